@@ -1,0 +1,66 @@
+"""The exceptions that kvarray raises on purpose.
+
+Malformed arguments raise plain `ValueError` or `TypeError`, worded by the checks of `kvarray.arrays`. What is
+here is for calls that are well formed and cannot be carried out, and for files that do not hold what they should.
+Every error leaves the object it came from as it was before the call.
+"""
+
+from collections.abc import Iterable
+
+__all__ = ["BlockStateError", "CapacityError", "InvariantError", "KVArrayError", "TraceError"]
+
+
+class KVArrayError(Exception):
+    """Root of the errors that kvarray raises on purpose."""
+
+
+class CapacityError(KVArrayError):
+    """A batch needs more room than there is.
+
+    Parameters
+    ----------
+    message : str
+        What was asked, and of what.
+    requested, available : int
+        What the batch as a whole needs and what there is, in the unit that the message names.
+
+    Examples
+    --------
+    >>> error = CapacityError("allocate 5 blocks: 3 are free", requested=5, available=3)
+    >>> error.requested - error.available
+    2
+    """
+
+    def __init__(self, message: str, *, requested: int, available: int) -> None:
+        super().__init__(message)
+        self.requested = requested
+        self.available = available
+
+
+class BlockStateError(KVArrayError):
+    """Some ids of a batch are not in the state that the call needs.
+
+    Parameters
+    ----------
+    message : str
+        The rule, and the first offending ids.
+    ids : iterable of int
+        All the offending ids, in the order of the batch.
+
+    Examples
+    --------
+    >>> BlockStateError("release blocks [7]: they have no holder", ids=[7]).ids
+    (7,)
+    """
+
+    def __init__(self, message: str, *, ids: Iterable[int]) -> None:
+        super().__init__(message)
+        self.ids = tuple(int(i) for i in ids)
+
+
+class InvariantError(KVArrayError):
+    """A `check()` found a state that no sequence of calls should lead to. It is a bug in kvarray."""
+
+
+class TraceError(KVArrayError, ValueError):
+    """A trace file or record does not hold what it should; the message names file, line, field and value."""

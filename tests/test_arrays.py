@@ -1,0 +1,70 @@
+"""Argument checks: each rule, the message it gives, and what passes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvarray import arrays
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ([1.5], TypeError, "x must be integers: got float64"),
+        ([True, False], TypeError, "x must be integers: got bool"),
+        (["a"], TypeError, "x must be integers: got <U1"),
+        ([None], TypeError, "x must be integers: got object"),
+        ([[1, 2]], ValueError, r"one-dimensional: got shape \(1, 2\)"),
+        ([2**63], ValueError, "less than 2\\^63: x\\[0\\] = 9223372036854775808"),
+        ([2**64], ValueError, "x must fit 64 bits"),
+        ([0, -1], ValueError, "x must be 0 or more: x\\[1\\] = -1"),
+        ([10, 3, 11], ValueError, r"x must be less than 10: x\[0\] = 10, x\[2\] = 11"),
+    ],
+)
+def test_as_ints_refuses(values, error, message):
+    with pytest.raises(error, match=message):
+        arrays.as_ints("x", values, low=0, high=10)
+
+
+def test_a_message_lists_five_places_and_counts_the_rest():
+    with pytest.raises(ValueError, match=r"x\[4\] = -1 and 3 more$"):
+        arrays.as_ints("x", [-1] * 8, low=0)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_as_ints_keeps_every_int64(values):
+    assert arrays.as_ints("x", values).tolist() == values
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, [0.5, float("nan")]])
+def test_as_floats_refuses(value):
+    with pytest.raises(ValueError, match=r"^x must "):
+        arrays.as_floats("x", value, low=0.0)
+
+
+def test_as_floats_open_low_refuses_the_bound():
+    with pytest.raises(ValueError, match="x must be more than 0: got 0"):
+        arrays.as_floats("x", 0.0, low=0.0, open_low=True)
+
+
+@pytest.mark.parametrize("value", ["1", True, None, 1j])
+def test_numbers_of_other_types_are_refused(value):
+    with pytest.raises(TypeError, match="x must be"):
+        arrays.as_int("x", value)
+    with pytest.raises(TypeError, match="x must be"):
+        arrays.as_real("x", value)
+
+
+def test_as_hashes_refuses_the_sentinel():
+    with pytest.raises(ValueError, match=r"x\[1\] = 0"):
+        arrays.as_hashes("x", np.array([3, 0], dtype=np.uint64))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [([], "one item more"), ([1, 2], "begin at 0"), ([0, 3], "end at"), ([0, 3, 1, 2], r"offsets\[2\] = 1")],
+)
+def test_check_offsets(offsets, message):
+    with pytest.raises(ValueError, match=message):
+        arrays.check_offsets("offsets", np.array(offsets, dtype=np.int64), 2)
