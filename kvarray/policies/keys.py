@@ -1,4 +1,4 @@
-"""Eviction orders: which entry goes first.
+"""Key functions: which entry goes first.
 
 A *key function* takes the columns of the candidates and returns their keys; the entry with the smallest key goes
 first, ties go to the lowest id. Keys are one array, or a tuple of arrays compared one after the other (the first
