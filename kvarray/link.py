@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Seconds, as_floats, as_positive_int, as_real
+from kvarray.arrays import Seconds, as_floats, as_positive_int, as_real, check_broadcast
 from kvarray.fitting import Fit, fit_costs
 
 __all__ = ["LINKS", "Link", "LinkFit", "fit_link"]
@@ -111,12 +111,7 @@ class Link:
             pieces = self.fragments(size)
         else:
             pieces = as_floats("num_fragments", num_fragments, low=0.0)
-            try:
-                np.broadcast_shapes(size.shape, pieces.shape)
-            except ValueError:
-                raise ValueError(
-                    f"num_bytes and num_fragments must broadcast: got shapes {size.shape} and {pieces.shape}"
-                ) from None
+            check_broadcast("num_bytes and num_fragments", size.shape, pieces.shape)
         busy = self.latency_s + pieces * self.alpha_s + size / self.bytes_per_second
         return np.where(size > 0.0, busy, 0.0)
 
