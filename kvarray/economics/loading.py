@@ -113,7 +113,7 @@ def load_or_recompute(
     Examples
     --------
     >>> from kvarray.economics.latency import PREFILL_TIMES
-    >>> prefill, link = PREFILL_TIMES["qwq-32b-2xh20"], Link(11.3e9, latency_s=0.061)
+    >>> prefill, link = PREFILL_TIMES["qwq-32b-2xh20"], Link(9.7e9, latency_s=0.037)
     >>> both = load_or_recompute(prefill, link, num_tokens=8000, kept_tokens=6400, kv_bytes_per_token=262144)
     >>> both.load_s.round(2).tolist(), both.recompute_s.round(2).tolist()
     (0.66, 2.14)
@@ -159,7 +159,7 @@ def break_even_tokens(
     Examples
     --------
     >>> from kvarray.economics.latency import PREFILL_TIMES
-    >>> prefill, link = PREFILL_TIMES["qwq-32b-2xh20"], Link(11.3e9, latency_s=0.061)
+    >>> prefill, link = PREFILL_TIMES["qwq-32b-2xh20"], Link(9.7e9, latency_s=0.037)
     >>> break_even_tokens(prefill, link, kv_bytes_per_token=262144, link_load=[0.0, 0.9])
     array([  267., 13262.])
     """

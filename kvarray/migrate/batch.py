@@ -1,9 +1,10 @@
 """Many requests between one prefill node and one decode node: they share the prefill worker and the link.
 
 Requests are prefilled in order of arrival, one at a time, and their pieces go over the engine's streams in that
-order; each request decodes in a place of its own, as a batch does. The schedules are those of `kvarray.migrate.scheduler`.
-Decoding is followed up to the first token, and by the schedules that have a step for each block (sequential and
-pipelined) up to the last of these. Left out: that decode steps slow down as the batch grows.
+order; each request decodes in a place of its own, as a batch does. The schedules are those of
+`kvarray.migrate.scheduler`. Decoding is followed up to the first token, and by the schedules that have a step for
+each block (sequential and pipelined) up to the last of these. Left out: that decode steps slow down as the batch
+grows.
 """
 
 from dataclasses import dataclass, replace
@@ -139,6 +140,7 @@ def schedule_batch(
 
     Examples
     --------
+    >>> from kvarray.migrate import TransferEngine
     >>> batch = schedule_batch(
     ...     PDScheduler(TransferEngine(1.0)), "layered", arrival_s=[0.0, 0.0],
     ...     piece_bytes=[2.0, 2.0, 2.0, 2.0], piece_offsets=[0, 2, 4], prefill_s=1.0, decode_s=0.5,

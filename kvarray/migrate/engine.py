@@ -11,6 +11,7 @@ and picks a device for each, NIXL leaves the choice to its backend: here a block
 that a result can be read block by block.
 """
 
+import math
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Literal, NoReturn, TypeAlias, get_args
@@ -91,7 +92,7 @@ class Transfer:
         is_late = ~(self.timeline.finish_s <= self.fail_s[streams])
         if is_late.any():
             raise InvariantError(f"T1: {is_late.sum()} blocks got through a stream that had failed")
-        attempts = self.attempts.reshape(-1, self.timeline.num_jobs)
+        attempts = self.attempts.reshape(math.prod(self.attempts.shape[:-1]), self.timeline.num_jobs)
         wrong = (self.lost.finish_s != self.fail_s[self.lost.stream]) | (self.lost.start_s >= self.lost.finish_s)
         wrong |= attempts[self.lost.world, self.lost.block] < 2
         if wrong.any():
@@ -159,7 +160,7 @@ class TransferEngine:
         self.assignment = assignment
         self.stream_node = None if stream_node is None else as_ids("stream_node", stream_node, 2**31)
         self.numa_penalty = as_real("numa_penalty", numa_penalty, low=1.0)
-        fail = as_floats("fail_s", fail_s, finite=False)
+        fail = as_floats("fail_s", fail_s, low=0.0, finite=False)
         self.fail_s = np.broadcast_to(fail, (self.num_streams,)) if fail.ndim == 0 else fail
         self._check_streams()
         self.lead = check_broadcast(
