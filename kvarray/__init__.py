@@ -2,6 +2,7 @@
 
 from kvarray.errors import BlockStateError, CapacityError, InvariantError, KVArrayError, TraceError
 from kvarray.policies import POLICIES
+from kvarray.trace import Trace, read_trace
 
 __all__ = [
     "POLICIES",
@@ -9,7 +10,9 @@ __all__ = [
     "CapacityError",
     "InvariantError",
     "KVArrayError",
+    "Trace",
     "TraceError",
+    "read_trace",
 ]
 
 __version__ = "0.1.0"
