@@ -2,12 +2,15 @@
 
 from kvarray.errors import BlockStateError, CapacityError, InvariantError, KVArrayError, TraceError
 from kvarray.policies import POLICIES
+from kvarray.reuse import HitCurve, hit_curve, optimal_hits, stream_curve, ttl_curve, working_set
+from kvarray.trace import Trace, read_trace
 from kvarray.trace import Trace, read_trace
 
 __all__ = [
     "POLICIES",
     "BlockStateError",
     "CapacityError",
+    "HitCurve",
     "InvariantError",
     "KVArrayError",
     "Trace",
