@@ -2,7 +2,7 @@
 
 from kvarray.errors import BlockStateError, CapacityError, InvariantError, KVArrayError, TraceError
 from kvarray.policies import POLICIES
-from kvarray.trace import Trace, read_trace
+from kvarray.trace import Trace, read_trace, write_trace
 
 __all__ = [
     "POLICIES",
@@ -13,6 +13,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "read_trace",
+    "write_trace",
 ]
 
 __version__ = "0.1.0"
