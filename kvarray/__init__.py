@@ -2,7 +2,18 @@
 
 from kvarray.errors import BlockStateError, CapacityError, InvariantError, KVArrayError, TraceError
 from kvarray.policies import POLICIES
-from kvarray.trace import Trace, read_trace, write_trace
+from kvarray.trace import (
+    Trace,
+    agent_trace,
+    builtin_trace,
+    bursty_arrivals,
+    chat_trace,
+    document_trace,
+    poisson_arrivals,
+    read_trace,
+    write_trace,
+    zipf_trace,
+)
 
 __all__ = [
     "POLICIES",
@@ -12,8 +23,15 @@ __all__ = [
     "KVArrayError",
     "Trace",
     "TraceError",
+    "agent_trace",
+    "builtin_trace",
+    "bursty_arrivals",
+    "chat_trace",
+    "document_trace",
+    "poisson_arrivals",
     "read_trace",
     "write_trace",
+    "zipf_trace",
 ]
 
 __version__ = "0.1.0"
