@@ -204,15 +204,9 @@ LINKS: Mapping[str, Link] = MappingProxyType(
         ),
         "nvlink-c2c": Link(450e9, source="NVIDIA GH200: 900 GB/s, half of it in each direction"),
         "nvlink4-h100": Link(450e9, source="NVIDIA H100 SXM: 900 GB/s over 18 links, half of it in each direction"),
-        "nvme-gen3": Link(
-            3.0e9, 100e-6, source="Samsung PM981 sequential read; latency of the order of a flash read"
-        ),
-        "nvme-gen4": Link(
-            6.8e9, 100e-6, source="Samsung PM9A3 sequential read; latency of the order of a flash read"
-        ),
-        "nvme-gen5": Link(
-            13e9, 100e-6, source="Samsung PM1743 sequential read; latency of the order of a flash read"
-        ),
+        "nvme-gen3": Link(3.0e9, 100e-6, source="Samsung PM981 sequential read; latency of the order of a flash read"),
+        "nvme-gen4": Link(6.8e9, 100e-6, source="Samsung PM9A3 sequential read; latency of the order of a flash read"),
+        "nvme-gen5": Link(13e9, 100e-6, source="Samsung PM1743 sequential read; latency of the order of a flash read"),
         "net-25g": _network(25),
         "net-50g": _network(50),
         "net-100g": _network(100),

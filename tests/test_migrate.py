@@ -335,9 +335,7 @@ def test_pipelined_is_never_later_than_sequential(figures, request_):
     figures["assignment"] = "round_robin"
     size, prefill, steps = request_
     engine = TransferEngine(**figures)
-    sequential = PDScheduler(engine).sequential(
-        size, prefill_s=prefill, decode_s=steps, num_streams=engine.num_streams
-    )
+    sequential = PDScheduler(engine).sequential(size, prefill_s=prefill, decode_s=steps, num_streams=engine.num_streams)
     pipelined = PDScheduler(engine).pipelined(size, prefill_s=prefill, decode_s=steps)
     for name in ("ttft_s", "makespan_s", "exposed_transfer_s"):
         if name != "exposed_transfer_s" or not prefill.any():
@@ -369,9 +367,7 @@ def test_scaling_bytes_and_bandwidth_together_changes_nothing(request_, name, sc
 
 
 @settings(max_examples=50)
-@given(
-    engines(num_streams=2), requests(), st.sampled_from(NAMES), st.lists(st.integers(1, 4), min_size=2, max_size=3)
-)
+@given(engines(num_streams=2), requests(), st.sampled_from(NAMES), st.lists(st.integers(1, 4), min_size=2, max_size=3))
 def test_worlds_never_meet(figures, request_, name, scales):
     size, prefill, steps = request_
     bandwidth = np.array(figures["bytes_per_second"]) * np.array(scales)[:, None]
@@ -493,9 +489,7 @@ def test_published_overlap_bandwidth(case):
 @pytest.mark.parametrize("case", published_cases("overlap_bandwidth_per_layer"))
 def test_published_overlap_bandwidth_per_layer(case):
     d, kv, ff = (int(re.search(rf"\b{name} (\d+)", case["definition"])[1]) for name in ("d", "kv", "ff"))
-    peak, share = (
-        float(figure) for figure in re.search(r"([\d.]+) TF at ([\d.]+) %", case["inputs"]["gpu"]).groups()
-    )
+    peak, share = (float(figure) for figure in re.search(r"([\d.]+) TF at ([\d.]+) %", case["inputs"]["gpu"]).groups())
     tokens, published = np.array(case["inputs"]["n"]), case["published"]
     layer = PrefillFlops.of_shape(num_layers=1, d_model=d, kv_width=kv, ff_width=ff)
     compute = layer.time(peak * 1e12 * share / 100).seconds(tokens)

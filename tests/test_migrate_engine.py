@@ -228,9 +228,7 @@ def test_worlds_never_meet(figures, blocks, scales):
         ]
     except TransferError:
         return
-    together = TransferEngine(**figures | {"bytes_per_second": worlds}).transfer(
-        sizes, ready_s=ready, block_node=nodes
-    )
+    together = TransferEngine(**figures | {"bytes_per_second": worlds}).transfer(sizes, ready_s=ready, block_node=nodes)
     together.check()
     assert together.arrive_s.shape == (len(scales), len(sizes))
     for world, one in enumerate(alone):

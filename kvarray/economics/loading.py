@@ -113,10 +113,10 @@ def load_or_recompute(
     Examples
     --------
     >>> from kvarray.economics.latency import PREFILL_TIMES
-    >>> prefill, link = PREFILL_TIMES["qwq-32b-2xh20"], Link(9.7e9, latency_s=0.037)
+    >>> prefill, link = PREFILL_TIMES["qwq-32b-2xh20"], Link(12.1e9, latency_s=0.021)
     >>> both = load_or_recompute(prefill, link, num_tokens=8000, kept_tokens=6400, kv_bytes_per_token=262144)
     >>> both.load_s.round(2).tolist(), both.recompute_s.round(2).tolist()
-    (0.66, 2.14)
+    (0.65, 2.09)
     """
     kept = as_floats("kept_tokens", kept_tokens, low=0.0)
     per_token = as_real("kv_bytes_per_token", kv_bytes_per_token, low=0.0, open_low=True)
@@ -159,9 +159,9 @@ def break_even_tokens(
     Examples
     --------
     >>> from kvarray.economics.latency import PREFILL_TIMES
-    >>> prefill, link = PREFILL_TIMES["qwq-32b-2xh20"], Link(9.7e9, latency_s=0.037)
+    >>> prefill, link = PREFILL_TIMES["qwq-32b-2xh20"], Link(12.1e9, latency_s=0.021)
     >>> break_even_tokens(prefill, link, kv_bytes_per_token=262144, link_load=[0.0, 0.9])
-    array([  267., 13262.])
+    array([  99., 6236.])
     """
     per_token = as_real("kv_bytes_per_token", kv_bytes_per_token, low=0.0, open_low=True)
     busy_link, busy_gpu = _as_load("link_load", link_load), _as_load("compute_load", compute_load)
@@ -176,9 +176,7 @@ def break_even_tokens(
     lead = gain - slope
     root = np.sqrt(lead * lead + 4.0 * curve * start)
     rising = np.divide(2.0 * start, lead + root, out=np.full(lead.shape, np.inf), where=(lead > 0.0))
-    falling = np.divide(
-        root - lead, 2.0 * curve, out=np.full(lead.shape, np.inf), where=(lead <= 0.0) & (curve > 0.0)
-    )
+    falling = np.divide(root - lead, 2.0 * curve, out=np.full(lead.shape, np.inf), where=(lead <= 0.0) & (curve > 0.0))
     never_loses = (start == 0.0) & (lead >= 0.0)
     return np.where(never_loses, 0.0, np.ceil(np.where(lead > 0.0, rising, falling)))
 

@@ -342,9 +342,7 @@ class TransferEngine:
             return timeline
         return replace(timeline, resource=streams[timeline.resource], num_resources=self.num_streams)
 
-    def _survive(
-        self, timeline: Timeline, size: Seconds, node: Ids | None
-    ) -> tuple[Timeline, Ids, list[LostAttempts]]:
+    def _survive(self, timeline: Timeline, size: Seconds, node: Ids | None) -> tuple[Timeline, Ids, list[LostAttempts]]:
         """Send again what failing streams have not moved; the loop is over failures, in order of time."""
         shape = timeline.finish_s.shape
         size = np.broadcast_to(size, shape)
@@ -359,7 +357,7 @@ class TransferEngine:
                 continue
             alive = np.flatnonzero(self.fail_s > moment)
             if not len(alive):
-                _strand(is_lost, moment)
+                _strand(finish > moment, moment)
             lost.append(_cut_short(is_lost & (start < moment), stream, start, moment))
 
             # The lost blocks come first, in their order; behind them, blocks of no bytes fill up the shorter rows.
@@ -404,8 +402,8 @@ def _at_stream(figures: Seconds, streams: Ids) -> Seconds:
     return np.take_along_axis(figures, np.broadcast_to(streams, (*lead, streams.shape[-1])), axis=-1)
 
 
-def _strand(is_lost: Flags, moment: float) -> NoReturn:
-    blocks = np.flatnonzero(is_lost.reshape(-1, is_lost.shape[-1]).any(axis=0))
+def _strand(is_left: Flags, moment: float) -> NoReturn:
+    blocks = np.flatnonzero(is_left.reshape(-1, is_left.shape[-1]).any(axis=0))
     raise TransferError(
         f"all streams have failed at {moment:g} s, with {len(blocks)} blocks to go, the first {blocks[:5].tolist()}",
         ids=blocks,
