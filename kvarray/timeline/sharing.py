@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import Flags, Seconds, as_floats, as_ints, check_broadcast
+from kvarray.arrays import Ids, Seconds, as_floats, as_ints, check_broadcast
 from kvarray.timeline.streams import as_arrivals
 from kvarray.timeline.timeline import Timeline
 
@@ -130,31 +130,38 @@ def max_min_rates(endpoints: ArrayLike, bytes_per_second: ArrayLike, *, active: 
     array([4., 5., 5.])
     """
     capacity = _as_capacity(bytes_per_second)
-    passes = _as_passes(endpoints, capacity.shape[-1])
+    passes, route = _as_routes(endpoints, capacity.shape[-1])
     going = np.asarray(active)
     if going.dtype != np.bool_:
         raise TypeError(f"active must be booleans: got {going.dtype}")
     going = going[None] if going.ndim == 0 else going
-    check_broadcast("active and endpoints", going.shape[-1:], (len(passes),))
+    check_broadcast("active and endpoints", going.shape[-1:], (len(route),))
     lead = check_broadcast("bytes_per_second and active", capacity.shape[:-1], going.shape[:-1])
     capacity = np.broadcast_to(capacity, (*lead, capacity.shape[-1]))
-    going = np.broadcast_to(going, (*lead, len(passes)))
-    return _fill(passes, _rows(capacity), _rows(going)).reshape(*lead, len(passes))
+    going = np.broadcast_to(going, (*lead, len(route)))
+    flows = going.astype(np.float64) @ (route[:, None] == np.arange(len(passes)))  # [..., routes]
+    rates = _fill(passes, _rows(capacity), _rows(flows)).reshape(flows.shape)
+    return np.where(going, rates[..., route], 0.0)
 
 
-def _fill(passes: Seconds, capacity: Seconds, going: Flags) -> Seconds:
-    """Max-min rates of rows of flows; each round fills at least one endpoint of every row that still has flows."""
-    rates = np.zeros(going.shape)
-    growing = going.copy()
+def _fill(passes: Seconds, capacity: Seconds, flows: Seconds) -> Seconds:
+    """Max-min rate of a flow of each route, in rows of worlds; flows with the same route always have the same rate.
+
+    Parameters are which endpoints a route passes [R, E], what they carry [L, E], and how many flows there are [L, R].
+    Each round fills at least one endpoint of every row that still has flows, so there are at most E.
+    """
+    rates = np.zeros(flows.shape)
+    growing = flows.copy()
+    left = capacity.copy()
     while growing.any():
-        left = capacity - rates @ passes  # [L, E]
-        sharers = growing @ passes
+        sharers = growing @ passes  # [L, E]
         share = np.divide(left, sharers, out=np.full(left.shape, np.inf), where=sharers > 0.0)
         level = share.min(axis=1, keepdims=True)
-        is_full = share <= level
-        stays = growing & ((is_full & (sharers > 0.0)) @ passes.T > 0.0)
-        rates = np.where(stays, level, rates)
-        growing &= ~stays
+        is_full = (share <= level) & (sharers > 0.0)
+        stays = (growing > 0.0) & (is_full @ passes.T > 0.0)
+        np.copyto(rates, level, where=stays)
+        left = np.maximum(left - np.where(stays, growing * rates, 0.0) @ passes, 0.0)
+        growing[stays] = 0.0
     return rates
 
 
@@ -197,41 +204,34 @@ def max_min_queue(
     """
     arrival, size = as_arrivals(arrival_s), as_floats("num_bytes", num_bytes, low=0.0)
     capacity = _as_capacity(bytes_per_second)
-    passes = _as_passes(endpoints, capacity.shape[-1])
+    passes, route = _as_routes(endpoints, capacity.shape[-1])
     lead = check_broadcast(
         "arrival_s, num_bytes and bytes_per_second", arrival.shape[:-1], size.shape[:-1], capacity.shape[:-1]
     )
-    check_broadcast("arrival_s, num_bytes and endpoints", arrival.shape[-1:], size.shape[-1:], (len(passes),))
+    check_broadcast("arrival_s, num_bytes and endpoints", arrival.shape[-1:], size.shape[-1:], (len(route),))
 
-    shape = (*lead, len(passes))
+    shape = (*lead, len(route))
     arrival, size = np.broadcast_to(arrival, shape), np.broadcast_to(size, shape)
     capacity = np.broadcast_to(capacity, (*lead, capacity.shape[-1]))
-    finish = _flow(_rows(arrival), _rows(size), passes, _rows(capacity)).reshape(shape)
-    narrowest = np.where(passes > 0.0, capacity[..., None, :], np.inf).min(axis=-1, initial=np.inf)
-    routes, resource = np.unique(passes, axis=0, return_inverse=True)
-    return Timeline(
-        arrival,
-        arrival,
-        finish,
-        size / narrowest,
-        np.broadcast_to(resource.reshape(-1), shape),
-        len(routes),
-        shared=True,
-    )
+    finish = _flow(_rows(arrival), _rows(size), route, passes, _rows(capacity)).reshape(shape)
+    narrowest = np.where(passes > 0.0, capacity[..., None, :], np.inf).min(axis=-1)  # [..., routes]
+    work = size / narrowest[..., route]
+    return Timeline(arrival, arrival, finish, work, np.broadcast_to(route, shape), len(passes), shared=True)
 
 
-def _flow(arrival: Seconds, size: Seconds, passes: Seconds, capacity: Seconds) -> Seconds:
+def _flow(arrival: Seconds, size: Seconds, route: Ids, passes: Seconds, capacity: Seconds) -> Seconds:
     """Finish times of rows of flows; the loop is over events, of which each row has one at each step."""
     num_rows, num_jobs = arrival.shape
     rows = np.arange(num_rows)
     finish = np.empty((num_rows, num_jobs))
     left = np.zeros((num_rows, num_jobs))
     going = np.zeros((num_rows, num_jobs), dtype=np.bool_)
+    flows = np.zeros((num_rows, len(passes)))
     upcoming = np.concatenate((arrival, np.full((num_rows, 1), np.inf)), axis=1)
     arrived = np.zeros(num_rows, dtype=np.int64)
     now = np.zeros(num_rows)
     for _ in range(2 * num_jobs):
-        rates = _fill(passes, capacity, going)
+        rates = np.where(going, _fill(passes, capacity, flows)[:, route], 0.0)
         needs = np.divide(left, rates, out=np.full(left.shape, np.inf), where=going)
         first = needs.argmin(axis=1)
         departure, arrival_next = now + needs[rows, first], upcoming[rows, arrived]
@@ -243,7 +243,9 @@ def _flow(arrival: Seconds, size: Seconds, passes: Seconds, capacity: Seconds) -
         gone, came = rows[departs], rows[~departs]
         finish[gone, first[departs]] = now[departs]
         going[gone, first[departs]] = False
+        flows[gone, route[first[departs]]] -= 1.0
         going[came, arrived[came]] = True
+        flows[came, route[arrived[came]]] += 1.0
         left[came, arrived[came]] = size[came, arrived[came]]
         arrived[came] += 1
     return finish
@@ -261,12 +263,13 @@ def _as_capacity(bytes_per_second: ArrayLike) -> Seconds:
     return capacity
 
 
-def _as_passes(endpoints: ArrayLike, num_endpoints: int) -> Seconds:
-    """Return which endpoints each flow passes, as 0 or 1, shape [N, E]."""
+def _as_routes(endpoints: ArrayLike, num_endpoints: int) -> tuple[Seconds, Ids]:
+    """Return the distinct routes, as 0 or 1 for each endpoint they pass, shape [R, E], and the route of each flow."""
     ids = np.asarray(endpoints)
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise ValueError(f"endpoints must be of shape (flows, endpoints of a flow): got {ids.shape}")
     flat = as_ints("endpoints", ids.reshape(-1), low=0, high=num_endpoints)
     passes = np.zeros((len(ids), num_endpoints))
     passes[np.arange(len(ids))[:, None], flat.reshape(ids.shape)] = 1.0
-    return passes
+    routes, route = np.unique(passes, axis=0, return_inverse=True)
+    return routes, route.reshape(-1)
