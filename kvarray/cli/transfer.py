@@ -12,7 +12,7 @@ from kvarray.cli.arguments import add_output_flags, flag_type, list_of
 from kvarray.cli.output import print_csv, print_json, print_table
 from kvarray.economics.latency import PREFILL_TIMES
 from kvarray.link import LINKS
-from kvarray.migrate import PDScheduler, Schedule, TransferEngine, best_chunk, best_group
+from kvarray.migrate import PDScheduler, Schedule, TransferEngine, best_chunk, best_group, overlap_bandwidth
 from kvarray.units import format_bytes, format_seconds, parse_bytes, parse_count, parse_rate, parse_seconds
 
 __all__ = ["add_parser", "run"]
@@ -121,11 +121,27 @@ def run(args: argparse.Namespace) -> None:
     rows = [_summary(label, schedule, schedules) for label, schedule in schedules.items()]
     pieces = [] if args.compare else _pieces(next(iter(schedules.values())))
     if args.json:
-        print_json({"schedules": rows, "pieces": pieces} if pieces else {"schedules": rows})
+        answer: dict[str, Any] = {"overlap_bytes_per_second": _hides_from(args, scheduler), "schedules": rows}
+        print_json(answer | {"pieces": pieces} if pieces else answer)
     elif args.csv:
         print_csv(pieces or rows)
     else:
         _print_text(args, rows, pieces)
+        hides_from = _hides_from(args, scheduler)
+        if hides_from is not None:
+            print(f"layers are moved behind prefill from {hides_from / 1e9:.4g} GB/s on, all streams together")
+
+
+def _hides_from(args: argparse.Namespace, scheduler: PDScheduler) -> float | None:
+    """Return from which bandwidth on layers hide behind prefill; None where they cannot, or nothing is computed."""
+    if args.layers < 2:
+        return None
+    layers = np.full(args.layers, args.blocks * args.block_bytes / args.layers)
+    engine = scheduler.engine
+    per_layer = 1 if engine.fragment_bytes is None else np.ceil(layers / engine.fragment_bytes)
+    overhead = per_layer * engine.alpha_s.max() / engine.num_streams
+    needed = float(overlap_bandwidth(layers, np.full(args.layers, _prefill_s(args) / args.layers), overhead_s=overhead))
+    return needed if np.isfinite(needed) else None
 
 
 def _engine(args: argparse.Namespace, *, swept: Seconds | None = None) -> TransferEngine:
