@@ -128,6 +128,10 @@ def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int |
     array([3, 0, 2])
     """
     array = np.asarray(values)
+    if array.dtype.kind == "f" and not isinstance(values, np.ndarray):
+        array = np.asarray(values, dtype=object)  # beside smaller ones, an integer of 2^63 or more makes floats of all
+        if not all(type(item) is int for item in array.flat):
+            array = np.asarray(values)
     if array.dtype != np.int64:
         array = _cast_ints(name, array)
     if array.ndim != 1:
@@ -148,7 +152,8 @@ def _cast_ints(name: str, array: NDArray[Any]) -> Ids:
         refuse(name, "be less than 2^63", array > np.uint64(2**63 - 1), array)
     elif array.dtype.kind != "i":
         if array.dtype == object and all(type(item) is int for item in array.flat):
-            raise ValueError(f"{name} must fit 64 bits: got {array.flat[0]}, ...")
+            refuse(name, "fit 64 bits", (array < -(2**63)) | (array >= 2**64), array)
+            refuse(name, "be less than 2^63", array >= 2**63, array)
         raise TypeError(f"{name} must be integers: got {array.dtype} values such as {array.flat[0]!r}")
     return array.astype(np.int64)
 
@@ -328,8 +333,7 @@ def check_offsets(name: str, offsets: Ids, num_values: int) -> None:
         raise ValueError(f"{name} must have one item more than there are rows: got none")
     if offsets[0] != 0 or offsets[-1] != num_values:
         raise ValueError(
-            f"{name} must begin at 0 and end at the number of values, {num_values}: "
-            f"got {offsets[0]} and {offsets[-1]}"
+            f"{name} must begin at 0 and end at the number of values, {num_values}: got {offsets[0]} and {offsets[-1]}"
         )
     falls = np.zeros(len(offsets), dtype=np.bool_)
     np.less(offsets[1:], offsets[:-1], out=falls[1:])

@@ -80,15 +80,18 @@ def _take_lists_out(text: bytes) -> tuple[list[bytes], bytes]:
     Without a backslash, a quotation mark always begins or ends a string, so that the key before a colon is a key.
     """
     _usual(b"\\" not in text)
-    pieces = text.replace(b"\r\n", b"\n").removesuffix(b"\n").split(_KEY)
-    lists, rest = [], pieces[:1]
+    text = text.replace(b"\r\n", b"\n").removesuffix(b"\n")
+    pieces = text.split(_KEY)
+    lists, kept = [], pieces[:1]
     for piece in pieces[1:]:
         opened = piece.find(b"[")
         closed = piece.find(b"]", opened)
         _usual(0 < opened < closed and piece[:opened].strip() == b":")
         lists.append(piece[opened + 1 : closed].strip())
-        rest.append(piece[closed:])
-    return lists, b'"hash_ids":['.join(rest)
+        kept.append(piece[closed:])
+    rest = b'"hash_ids":['.join(kept)
+    _usual(rest.count(b"\n") == text.count(b"\n"))  # no record is broken within what was taken out
+    return lists, rest
 
 
 def _read_flat_objects(text: bytes) -> list[dict[str, Any]]:
