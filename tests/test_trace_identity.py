@@ -98,6 +98,14 @@ def test_a_mixer_that_never_separates_is_an_error():
         identity.prefix_identity(np.array([1, 2, 2, 1]), np.array([0, 2, 4]), mixer=np.zeros_like)
 
 
+@given(st.lists(st.sampled_from([0, 1, -1, 5, 2**62, -(2**63)])), st.integers(0, 64))
+def test_numbers_do_not_depend_on_how_well_keys_are_scattered(keys, lost):
+    found = identity.number_keys(np.array(keys, dtype=np.int64), mixer=lambda words: words & np.uint64(2**lost - 1))
+    numbers = reference.first_appearance(keys)
+    assert found.ids.tolist() == numbers
+    assert found.limit == found.num_distinct == len(set(numbers))
+
+
 @given(strategies.requests(), strategies.requests())
 def test_joined_ids_stay_as_equal_and_as_different_as_they_were(one, other):
     parts = [strategies.as_block_ids(one), strategies.as_block_ids(other)]
