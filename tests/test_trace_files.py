@@ -312,7 +312,7 @@ def test_ordinary_chunks_are_read_the_fast_way():
     st.sampled_from([",", ", "]),
 )  # fmt: skip
 def test_digits_are_the_integers_they_spell(values, comma):
-    found = parse_integers(comma.join(map(str, values)).encode())
+    found = parse_integers([comma.join(map(str, values)).encode()])
     assert [int(bits) % 2**64 for bits in found.bits] == [value % 2**64 for value in values]
     is_large = [False] * len(values) if found.is_large is None else found.is_large.tolist()
     assert is_large == [value >= 2**63 for value in values]
@@ -324,11 +324,18 @@ def test_digits_are_the_integers_they_spell(values, comma):
 @example(b"-9223372036854775809")
 @example(b"123456789012345678901")
 def test_digits_are_given_up_unless_json_reads_them(text):
-    found = parse_integers(text)
+    found = parse_integers([text])
     if found is not None:
         values = json.loads(b"[" + text + b"]")
         assert [int(bits) % 2**64 for bits in found.bits] == [value % 2**64 for value in values]
         assert all(type(value) is int and -(2**63) <= value < 2**64 for value in values)
+
+
+@given(st.lists(st.lists(st.integers(-5, 1000), max_size=4)))
+def test_digits_in_rows(rows):
+    found = parse_integers([", ".join(map(str, row)).encode() for row in rows])
+    assert found.bits.tolist() == [value for row in rows for value in row]
+    assert found.counts.tolist() == list(map(len, rows))
 
 
 @given(strategies.traces(named=True))
