@@ -1,6 +1,15 @@
 """KV-cache infrastructure of LLM serving as NumPy arrays."""
 
-from kvarray.errors import BlockStateError, CapacityError, InvariantError, KVArrayError, TraceError
+from kvarray.block import Admission, BlockAllocator, BlockEvents, BlockStats, BlockTable, Copies, TableStats
+from kvarray.errors import (
+    BlockStateError,
+    CapacityError,
+    InvariantError,
+    KVArrayError,
+    OversizeError,
+    TraceError,
+)
+from kvarray.hashing import chain_hashes, content_hashes, hash_blocks, image_block_keys, namespace_hash
 from kvarray.policies import POLICIES
 from kvarray.reuse import HitCurve, hit_curve, optimal_hits, stream_curve, ttl_curve, working_set
 from kvarray.trace import Trace, read_trace
@@ -8,8 +17,14 @@ from kvarray.trace import Trace, read_trace
 
 __all__ = [
     "POLICIES",
+    "Admission",
+    "BlockAllocator",
+    "BlockEvents",
     "BlockStateError",
+    "BlockStats",
+    "BlockTable",
     "CapacityError",
+    "Copies",
     "HitCurve",
     "InvariantError",
     "KVArrayError",

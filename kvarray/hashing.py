@@ -133,7 +133,8 @@ def content_hashes(blocks: Ids) -> Hashes:
     scrambled += np.uint64(1)  # so that token 0 counts
     scrambled *= np.uint64(_MIX_1)
     scrambled ^= scrambled >> np.uint64(32)
-    return _mix(scrambled @ _odd_numbers(blocks.shape[1]))
+    sums: Hashes = scrambled @ _odd_numbers(blocks.shape[1])
+    return _mix(sums)
 
 
 def chain_hashes(contents: ArrayLike, offsets: ArrayLike, *, parent_hashes: ArrayLike | None = None) -> Hashes:
@@ -340,4 +341,4 @@ def _powers(count: int) -> tuple[Hashes, Hashes]:
     """Return ``r^1 .. r^count`` and their inverses."""
     powers = np.full(count, _RATIO, dtype=np.uint64)
     inverses = np.full(count, pow(_RATIO, -1, _MODULUS), dtype=np.uint64)
-    return np.cumprod(powers), np.cumprod(inverses)
+    return np.cumprod(powers, dtype=np.uint64), np.cumprod(inverses, dtype=np.uint64)

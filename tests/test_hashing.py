@@ -165,9 +165,7 @@ def test_image_keys_are_the_twin(rows, block_size):
     def digest(image):
         return hashing._digest(hashing._encode(b"image", image, (str, int)))
 
-    expected = [
-        reference.image_keys(images, num_tokens=n, block_size=block_size, digest=digest) for n, images in rows
-    ]
+    expected = [reference.image_keys(images, num_tokens=n, block_size=block_size, digest=digest) for n, images in rows]
     assert keys.tolist() == [key for row in expected for key in row]
 
 
