@@ -95,12 +95,12 @@ class EventLog:
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Return to the state of which `arrays` made copies."""
         kinds = arrays["kind"]
-        starts = np.flatnonzero(np.diff(kinds, prepend=-1))
-        hashes, parents, runs = (arrays[name] for name in ("block_hash", "parent_hash", "run"))
-        self._batches = [
-            (int(kinds[start]), hashes[start:end], parents[start:end], runs[start:end])
-            for start, end in zip(starts, [*starts[1:], len(kinds)], strict=True)
-        ]
+        cuts = np.flatnonzero(np.diff(kinds)) + 1  # a batch is of one kind
+        columns = (np.split(arrays[name], cuts) for name in ("kind", "block_hash", "parent_hash", "run"))
+        self._batches = []
+        for kind, hashes, parents, runs in zip(*columns, strict=True):
+            if len(kind):
+                self._batches.append((int(kind[0]), hashes, parents, runs))
         self._num_runs = int(arrays["num_runs"])
 
     def _note(self, kind: int, hashes: Hashes, parents: Hashes, runs: Ids) -> None:

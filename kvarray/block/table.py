@@ -724,12 +724,13 @@ class BlockTable:
 
     def _rows(self, handles: ArrayLike) -> Ids:
         """Return the rows of sequences, or raise if one was freed."""
-        handles = as_ints("handles", handles, low=0)
+        handles = as_ints("handles", handles)
         rows = handles & _ROW_MASK
+        generations = handles >> _ROW_BITS
+        # A row out of range is looked up as row 0, whose generation, if equal, does not count.
         is_row = rows < self._num_rows
-        is_live = is_row.all() and self._generation.take(rows) == handles >> _ROW_BITS
-        if not np.all(is_live):
-            is_live = is_row & (self._generation[np.minimum(rows, self._num_rows - 1)] == handles >> _ROW_BITS)
+        is_live = (self._generation.take(np.where(is_row, rows, 0)) == generations) & (generations % 2 == 1) & is_row
+        if not is_live.all():
             refuse_ids("use sequences", handles[~is_live], "they were freed or never admitted")
         return rows
 
