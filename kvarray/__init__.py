@@ -1,6 +1,15 @@
 """KV-cache infrastructure of LLM serving as NumPy arrays."""
 
-from kvarray.block import Admission, BlockAllocator, BlockEvents, BlockStats, BlockTable, Copies, TableStats
+from kvarray.block import (
+    Admission,
+    BlockAllocator,
+    BlockEvents,
+    BlockStats,
+    BlockTable,
+    Copies,
+    TableStats,
+    TokenTable,
+)
 from kvarray.errors import (
     BlockStateError,
     CapacityError,

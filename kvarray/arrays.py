@@ -36,6 +36,7 @@ __all__ = [
     "as_ints",
     "as_positive_int",
     "as_real",
+    "as_uint64",
     "check_offsets",
     "check_same_length",
     "refuse",
@@ -166,6 +167,29 @@ def as_ids(name: str, values: ArrayLike, limit: int) -> Ids:
     return as_ints(name, values, low=0, high=limit)
 
 
+def as_uint64(name: str, values: ArrayLike) -> Hashes:
+    """Return `values` as a one-dimensional uint64 array.
+
+    Raises
+    ------
+    TypeError
+        If the items are not integers.
+    ValueError
+        If the shape is not one-dimensional, or an item is negative.
+
+    Examples
+    --------
+    >>> as_uint64("keys", [0, 9])
+    array([0, 9], dtype=uint64)
+    """
+    array = np.asarray(values)
+    if array.dtype != np.uint64:
+        array = as_ints(name, array, low=0).astype(np.uint64)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
+    return array
+
+
 def as_hashes(name: str, values: ArrayLike) -> Hashes:
     """Return `values` as a one-dimensional uint64 array without `NO_HASH`.
 
@@ -181,11 +205,7 @@ def as_hashes(name: str, values: ArrayLike) -> Hashes:
     >>> as_hashes("hashes", [5, 9])
     array([5, 9], dtype=uint64)
     """
-    array = np.asarray(values)
-    if array.dtype != np.uint64:
-        array = as_ints(name, array, low=0).astype(np.uint64)
-    if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
+    array = as_uint64(name, values)
     if array.size and not array.all():
         refuse(name, "not be 0, which stands for no hash", array == NO_HASH, array)
     return array
@@ -328,8 +348,7 @@ def check_offsets(name: str, offsets: Ids, num_values: int) -> None:
         raise ValueError(f"{name} must have one item more than there are rows: got none")
     if offsets[0] != 0 or offsets[-1] != num_values:
         raise ValueError(
-            f"{name} must begin at 0 and end at the number of values, {num_values}: "
-            f"got {offsets[0]} and {offsets[-1]}"
+            f"{name} must begin at 0 and end at the number of values, {num_values}: got {offsets[0]} and {offsets[-1]}"
         )
     falls = np.zeros(len(offsets), dtype=np.bool_)
     np.less(offsets[1:], offsets[:-1], out=falls[1:])

@@ -23,6 +23,7 @@ tokens lie, and those after them, and is mixed in there (`image_block_keys`).
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,19 +35,35 @@ from kvarray.arrays import (
     as_hashes,
     as_ints,
     as_positive_int,
+    as_uint64,
     check_offsets,
     check_same_length,
     refuse,
 )
 from kvarray.ragged import lengths_to_offsets, ranges, ranks
 
-__all__ = ["chain_hashes", "content_hashes", "hash_blocks", "image_block_keys", "namespace_hash"]
+__all__ = ["Hasher", "chain_hashes", "content_hashes", "hash_blocks", "image_block_keys", "namespace_hash"]
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _RATIO = 0xD1342543DE82EF95  # of the chain; a multiplier that L'Ecuyer's spectral tests rate well
 _MODULUS = 2**64
+
+
+class Hasher(Protocol):
+    """A function with the arguments and results of `hash_blocks`."""
+
+    def __call__(
+        self,
+        tokens: ArrayLike,
+        offsets: ArrayLike,
+        *,
+        block_size: int,
+        parent_hashes: ArrayLike | None = None,
+        block_keys: ArrayLike | None = None,
+    ) -> tuple[Hashes, Ids]:
+        """Return the hashes of full blocks, and their offsets."""
 
 
 def hash_blocks(
@@ -107,7 +124,8 @@ def hash_blocks(
         tokens = tokens[ranges(offsets[:-1], num_blocks * block_size)]
     contents = content_hashes(tokens.reshape(-1, block_size))
     if block_keys is not None:
-        keys = _as_keys("block_keys", block_keys, len(contents))
+        keys = as_uint64("block_keys", block_keys)
+        check_same_length(block_keys=keys, full_blocks=contents)
         contents = np.where(keys == 0, contents, _mix(contents + keys))
     hash_offsets = lengths_to_offsets(num_blocks)
     return chain_hashes(contents, hash_offsets, parent_hashes=parent_hashes), hash_offsets
@@ -165,7 +183,7 @@ def chain_hashes(contents: ArrayLike, offsets: ArrayLike, *, parent_hashes: Arra
     >>> bool((whole[1:] == rest).all())
     True
     """
-    contents = _as_keys("contents", contents, None)
+    contents = as_uint64("contents", contents)
     offsets = as_ints("offsets", offsets)
     check_offsets("offsets", offsets, len(contents))
     num_rows = len(offsets) - 1
@@ -299,16 +317,6 @@ def _digest(text: bytes) -> int:
     from hashlib import blake2b
 
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") or _GAMMA
-
-
-def _as_keys(name: str, values: ArrayLike, length: int | None) -> Hashes:
-    """Return `values` as uint64 of the length given, 0 allowed."""
-    array = np.asarray(values)
-    if array.dtype != np.uint64:
-        array = as_ints(name, array, low=0).astype(np.uint64)
-    if array.ndim != 1 or length not in (None, len(array)):
-        raise ValueError(f"{name} must have shape ({'N' if length is None else length},): got {array.shape}")
-    return array
 
 
 def _mix(values: Hashes) -> Hashes:

@@ -25,7 +25,13 @@ def _flat(rows):
         ([1, 2], [0, 2], {"block_size": 0}, ValueError, "block_size must be 1 or more"),
         ([1, 2], [0, 2], {"parent_hashes": [0]}, ValueError, "parent_hashes must not be 0"),
         ([1, 2], [0, 2], {"parent_hashes": [1, 2]}, ValueError, "parent_hashes and rows must have the same length"),
-        ([1, 2], [0, 2], {"block_keys": [1, 2]}, ValueError, r"block_keys must have shape \(1,\)"),
+        (
+            [1, 2],
+            [0, 2],
+            {"block_keys": [1, 2]},
+            ValueError,
+            "block_keys and full_blocks must have the same length: got 2 and 1",
+        ),
     ],
 )
 def test_bad_input(tokens, offsets, options, error, message):

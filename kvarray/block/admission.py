@@ -6,9 +6,8 @@ or hits cached blocks that an earlier one needs the memory of. A *run* is a stre
 happens; one lookup, one hold, one allocation and one registration serve it whole.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol
 
 import numpy as np
 
@@ -16,10 +15,17 @@ from kvarray.arrays import NO_BLOCK, Flags, Hashes, Ids
 from kvarray.block.pool import BlockPool
 from kvarray.ragged import ranges
 
-__all__ = ["Plan", "SameContent", "plan_run"]
+__all__ = ["Content", "Plan", "plan_run"]
 
-SameContent: TypeAlias = Callable[[Ids, Ids], Flags]
-"""From candidate blocks, and the places of the hashes under which they were found, to whether content is the same."""
+
+class Content(Protocol):
+    """Who knows what is in the blocks, so that equal hashes need not be taken for equal content."""
+
+    def is_same(self, block_ids: Ids, places: Ids) -> Flags:
+        """Return which blocks hold what the hashes at these places of the call stand for."""
+
+    def put(self, block_ids: Ids, places: Ids) -> None:
+        """Learn that blocks hold what the hashes at these places of the call stand for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +57,7 @@ def plan_run(
     *,
     limits: Ids,
     num_blocks: Ids,
-    same_content: SameContent | None,
+    content: Content | None,
 ) -> Plan:
     """Return the plan of the first run of prompts.
 
@@ -65,7 +71,7 @@ def plan_run(
         The most blocks that each prompt may take from the cache.
     num_blocks : ndarray of int64, shape (B,)
         Blocks that each will have.
-    same_content : callable or None
+    content : Content or None
         As of `BlockTable.admit`.
 
     Returns
@@ -77,8 +83,8 @@ def plan_run(
     hashes, offsets = hashes[first:], offsets - first
     found = pool.index.find(hashes)
     passed_over = None
-    if same_content is not None:
-        found, passed_over = _verified(pool, found, first, same_content)
+    if content is not None:
+        found, passed_over = _verified(pool, found, first, content)
     hits = _leading_hits(found, offsets, limits)
     hit_ids = found[ranges(offsets[:-1], hits)]
     ref_counts = pool.ref_count.take(hit_ids)
@@ -94,13 +100,13 @@ def plan_run(
     return Plan(hits=hits, hit_ids=hit_ids, ref_counts=ref_counts, collisions=collisions)
 
 
-def _verified(pool: BlockPool, found: Ids, first: int, same_content: SameContent) -> tuple[Ids, Ids]:
+def _verified(pool: BlockPool, found: Ids, first: int, content: Content) -> tuple[Ids, Ids]:
     """Return for each hash the oldest block that holds its content, and how many older ones were passed over."""
     found = found.copy()
     passed_over = np.zeros(len(found), dtype=np.int64)
     places = np.flatnonzero(found != NO_BLOCK)
     while len(places):
-        places = places[~same_content(found[places], places + first)]
+        places = places[~content.is_same(found[places], places + first)]
         passed_over[places] += 1
         found[places] = pool.index.find_after(found[places])
         places = places[found[places] != NO_BLOCK]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import NO_HASH, Hashes, Ids, as_hashes, as_ids, as_int, as_ints, check_same_length
+from kvarray.arrays import NO_HASH, Hashes, Ids, as_hashes, as_ids, as_int, as_uint64, check_same_length
 from kvarray.block.events import BlockEvents, EventLog
 from kvarray.block.pool import BlockPool, Sink, keep_first, refuse_ids
 from kvarray.block.saving import Snapshot, load_snapshot, replace_state, save_snapshot
@@ -342,7 +342,7 @@ class BlockAllocator:
         if parent_hashes is None:
             parents = np.full(len(ids), NO_HASH, dtype=np.uint64)
         else:
-            parents = _as_parents("parent_hashes", parent_hashes)
+            parents = as_uint64("parent_hashes", parent_hashes)
             check_same_length(block_ids=ids, parent_hashes=parents)
         pool = self._pool
         counts = pool.ref_count.take(ids)
@@ -441,16 +441,6 @@ class BlockAllocator:
         if is_good and (len(ids) == 0 or np.maximum.reduce(ids.view(np.uint64)) < self._pool.num_blocks):
             return ids
         return as_ids("block_ids", block_ids, self._pool.num_blocks)
-
-
-def _as_parents(name: str, values: ArrayLike) -> Hashes:
-    """Return `values` as uint64 hashes, `NO_HASH` allowed."""
-    array = np.asarray(values)
-    if array.dtype != np.uint64:
-        array = as_ints(name, array, low=0).astype(np.uint64)
-    if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
-    return array
 
 
 def _as_policy(policy: str | Policy) -> Policy | None:

@@ -32,17 +32,16 @@ from kvarray.arrays import (
     check_same_length,
     refuse,
 )
-from kvarray.block.admission import Plan, SameContent, plan_run
+from kvarray.block.admission import Content, Plan, plan_run
 from kvarray.block.allocator import BlockAllocator
 from kvarray.block.pool import keep_first, refuse_ids
 from kvarray.block.saving import Snapshot, load_snapshot, replace_state, save_snapshot
 from kvarray.errors import CapacityError, InvariantError, OversizeError
 from kvarray.ragged import lengths_to_offsets, ranges, ranks
 
-__all__ = ["Admission", "BlockTable", "Copies", "TableStats"]
+__all__ = ["Admission", "BlockTable", "Copies", "TableStats", "row_of"]
 
 _ROW_BITS = 32
-_ROW_MASK = 2**_ROW_BITS - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +198,11 @@ class BlockTable:
         return self._block_size
 
     @property
+    def max_sequences(self) -> int:
+        """R, the rows."""
+        return self._num_rows
+
+    @property
     def allocator(self) -> BlockAllocator:
         """Where blocks come from."""
         return self._allocator
@@ -276,7 +280,7 @@ class BlockTable:
         *,
         hashes: ArrayLike = (),
         hash_offsets: ArrayLike | None = None,
-        same_content: SameContent | None = None,
+        content: Content | None = None,
     ) -> Admission:
         """Admit sequences: hold the cached blocks of each prefix, allocate the rest, register full blocks; all or none.
 
@@ -289,10 +293,9 @@ class BlockTable:
         hash_offsets : array_like of int, shape (B + 1,), optional
             Prompt i has ``hashes[hash_offsets[i]:hash_offsets[i + 1]]``, at most as many as it has full blocks.
             Default: no hashes.
-        same_content : callable, optional
-            ``same_content(block_ids, places)`` says for candidate blocks whether they really hold what the hashes at
-            these places of `hashes` stand for. Those that do not are passed over and counted as collisions. Without
-            it equal hashes are taken for equal content.
+        content : Content, optional
+            Knows the tokens: blocks that have the right hash and other content are passed over and counted as
+            collisions. Without it equal hashes are taken for equal content.
 
         Returns
         -------
@@ -333,13 +336,15 @@ class BlockTable:
                     offsets[start:],
                     limits=limits[start:],
                     num_blocks=num_blocks[start:],
-                    same_content=same_content,
+                    content=content,
                 )
                 end = start + len(plan.hits)
                 if start == 0 and end < len(counts):
                     undo = self._allocator.snapshot(), self.snapshot()
                 run = slice(start, end)
-                parts.append(self._admit_run(counts[run], num_blocks[run], hashes, offsets[start : end + 1], plan))
+                parts.append(
+                    self._admit_run(counts[run], num_blocks[run], hashes, offsets[start : end + 1], plan, content)
+                )
                 start = end
         except Exception:
             if undo is not None:
@@ -587,14 +592,17 @@ class BlockTable:
         counters = snapshot["counters"].tolist()
         self._admitted, self._block_queries, self._block_hits, self._copies, self._collisions = counters
 
-    def _admit_run(self, counts: Ids, num_blocks: Ids, hashes: Hashes, offsets: Ids, plan: Plan) -> Admission:
+    def _admit_run(
+        self, counts: Ids, num_blocks: Ids, hashes: Hashes, offsets: Ids, plan: Plan, content: Content | None
+    ) -> Admission:
         """Admit prompts that do not depend on each other; raise before anything changes if they do not fit."""
         num_hashes = np.diff(offsets)
         hits = plan.hits
         num_new = int(num_blocks.sum() - hits.sum())
         cached = plan.hit_ids[plan.ref_counts == 0]
         num_needed = num_new + (len(keep_first(cached)) if len(cached) else 0)
-        self._check_capacity(num_needed, "admit", watermark=self._watermark)
+        if len(counts):
+            self._check_capacity(num_needed, "admit", watermark=self._watermark)
 
         blocks = np.empty(int(num_blocks.sum()), dtype=np.int64)
         block_offsets = lengths_to_offsets(num_blocks)
@@ -613,6 +621,8 @@ class BlockTable:
             parents[(lengths_to_offsets(num_hashes - hits)[:-1])[(hits == 0) & (num_hashes > 0)]] = NO_HASH
             named = blocks[ranges(block_offsets[:-1] + hits, num_hashes - hits)]
             self._pool.name(named, hashes[places], parents)
+            if content is not None:
+                content.put(named, places)
         self._admitted += len(counts)
         self._block_queries += int(num_hashes.sum())
         self._block_hits += int(hits.sum())
@@ -655,9 +665,9 @@ class BlockTable:
         self._num_hashed[rows] = first + num_hashes
         self._last_hash[rows[is_some]] = hashes[offsets[1:][is_some] - 1]
         is_new = self._pool.block_hash.take(blocks) == NO_HASH
-        last = self._pool.queue.last_of_each(blocks)
-        if last is not None:  # forks that register a block they share
-            is_new &= last == np.arange(len(blocks))
+        last = self._pool.queue.last_of_each(blocks[::-1])
+        if last is not None:  # forks that register a block they share: the first does
+            is_new &= (last == np.arange(len(blocks)))[::-1]
         self._pool.name(blocks[is_new], hashes[is_new], parents[is_new])
 
     def _is_copied(self, cells: Ids) -> Flags:
@@ -725,7 +735,7 @@ class BlockTable:
     def _rows(self, handles: ArrayLike) -> Ids:
         """Return the rows of sequences, or raise if one was freed."""
         handles = as_ints("handles", handles)
-        rows = handles & _ROW_MASK
+        rows = row_of(handles)
         generations = handles >> _ROW_BITS
         # A row out of range is looked up as row 0, whose generation, if equal, does not count.
         is_row = rows < self._num_rows
@@ -786,6 +796,11 @@ class BlockTable:
                 requested=count,
                 available=available - watermark,
             )
+
+
+def row_of(handles: Ids) -> Ids:
+    """Return the row that each handle names."""
+    return handles & (2**_ROW_BITS - 1)
 
 
 def _ragged_hashes(hashes: ArrayLike, hash_offsets: ArrayLike | None, num_rows: int) -> tuple[Hashes, Ids]:
