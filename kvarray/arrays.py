@@ -36,6 +36,7 @@ __all__ = [
     "as_ints",
     "as_positive_int",
     "as_real",
+    "as_uint64",
     "check_broadcast",
     "check_offsets",
     "check_same_length",
@@ -172,6 +173,29 @@ def as_ids(name: str, values: ArrayLike, limit: int) -> Ids:
     return as_ints(name, values, low=0, high=limit)
 
 
+def as_uint64(name: str, values: ArrayLike) -> Hashes:
+    """Return `values` as a one-dimensional uint64 array.
+
+    Raises
+    ------
+    TypeError
+        If the items are not integers.
+    ValueError
+        If the shape is not one-dimensional, or an item is negative.
+
+    Examples
+    --------
+    >>> as_uint64("keys", [0, 9])
+    array([0, 9], dtype=uint64)
+    """
+    array = np.asarray(values)
+    if array.dtype != np.uint64:
+        array = as_ints(name, array, low=0).astype(np.uint64)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
+    return array
+
+
 def as_hashes(name: str, values: ArrayLike) -> Hashes:
     """Return `values` as a one-dimensional uint64 array without `NO_HASH`.
 
@@ -187,11 +211,7 @@ def as_hashes(name: str, values: ArrayLike) -> Hashes:
     >>> as_hashes("hashes", [5, 9])
     array([5, 9], dtype=uint64)
     """
-    array = np.asarray(values)
-    if array.dtype != np.uint64:
-        array = as_ints(name, array, low=0).astype(np.uint64)
-    if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
+    array = as_uint64(name, values)
     if array.size and not array.all():
         refuse(name, "not be 0, which stands for no hash", array == NO_HASH, array)
     return array

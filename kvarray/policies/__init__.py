@@ -1,5 +1,5 @@
 """Eviction orders: key functions first, those with queues of their own after them."""
 
-from kvarray.policies.keys import POLICIES, Columns, Keys, Policy, fifo, lfu, lru
+from kvarray.policies.keys import POLICIES, Columns, Keys, Policy, fifo, lfu, lru, smallest
 
-__all__ = ["POLICIES", "Columns", "Keys", "Policy", "fifo", "lfu", "lru"]
+__all__ = ["POLICIES", "Columns", "Keys", "Policy", "fifo", "lfu", "lru", "smallest"]
