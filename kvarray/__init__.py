@@ -2,6 +2,7 @@
 
 from kvarray.errors import BlockStateError, CapacityError, InvariantError, KVArrayError, TraceError
 from kvarray.policies import POLICIES
+from kvarray.prefix import RadixTree
 
 __all__ = [
     "POLICIES",
@@ -9,6 +10,7 @@ __all__ = [
     "CapacityError",
     "InvariantError",
     "KVArrayError",
+    "RadixTree",
     "TraceError",
 ]
 

@@ -1,5 +1,31 @@
 """Eviction orders: key functions first, those with queues of their own after them."""
 
-from kvarray.policies.keys import POLICIES, Columns, Keys, Policy, fifo, lfu, lru
+from kvarray.policies.keys import (
+    POLICIES,
+    Columns,
+    Keys,
+    Policy,
+    fifo,
+    filo,
+    lfu,
+    lru,
+    mru,
+    priority,
+    slru,
+    tlru,
+)
 
-__all__ = ["POLICIES", "Columns", "Keys", "Policy", "fifo", "lfu", "lru"]
+__all__ = [
+    "POLICIES",
+    "Columns",
+    "Keys",
+    "Policy",
+    "fifo",
+    "filo",
+    "lfu",
+    "lru",
+    "mru",
+    "priority",
+    "slru",
+    "tlru",
+]

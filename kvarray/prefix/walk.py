@@ -1,0 +1,167 @@
+"""Walking prompts down the tree: one prompt edge by edge, or a batch with all its prompts abreast.
+
+Walking reads and changes nothing. A walk goes through whole edges and ends in one of three ways: the prompt is used
+up, no child begins with its next page, or it parts from an edge on the way; the part before that, rounded down to
+pages, belongs to the match. A batch costs one round of array operations per level of the tree, whatever the number of
+prompts.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvarray.arrays import NO_NODE, Flags, Ids
+from kvarray.prefix.nodes import NO_NAMESPACE, ROOT, Nodes
+from kvarray.ragged import lengths_to_offsets, ranges
+
+__all__ = ["Walk", "Walks", "walk", "walk_batch"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Walk:
+    """How far one prompt comes.
+
+    Parameters
+    ----------
+    path : list of int
+        Nodes whose edges match whole, from the top.
+    lower : int
+        Node in whose edge the match ends, or `NO_NODE`.
+    inside : int
+        Tokens of that edge that match.
+    num_tokens : int
+        Tokens that match, those inside included.
+    """
+
+    path: list[int]
+    lower: int
+    inside: int
+    num_tokens: int
+
+
+def walk(nodes: Nodes, tokens: Ids, namespace: int) -> Walk:
+    """Walk one prompt as far as it is cached; O(tokens) comparisons in a few calls per edge."""
+    page, key_one, find_one = nodes.page_size, nodes.key_one, nodes.index.find_one
+    parent, edge_offset, edge_length = nodes.parent, nodes.edge_offset, nodes.edge_length
+    size = len(tokens) - len(tokens) % page if namespace != NO_NAMESPACE else 0
+    path: list[int] = []
+    node, position = ROOT, 0
+    while position < size:
+        child = find_one(key_one(node, namespace, tokens[position : position + page]))
+        same = length = 0
+        while child >= 0:
+            if parent[child] == node and (node or nodes.namespace[child] == namespace):
+                length, offset = edge_length[child], edge_offset[child]
+                same = min(length, size - position)
+                differs = nodes.pool[offset : offset + same] != tokens[position : position + same]
+                first = int(differs.argmax())
+                if differs[first]:
+                    same = first - first % page
+                if same:
+                    break
+            child = nodes.index.find_after_one(child)
+        if child < 0:
+            break
+        position += same
+        if same < length:
+            return Walk(path, child, same, position)
+        path.append(child)
+        node = child
+    return Walk(path, NO_NODE, 0, position)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Walks:
+    """How far each prompt of a batch comes; the fields of `Walk` as columns.
+
+    Parameters
+    ----------
+    steps : list of (rows, nodes)
+        For each level, the rows of the batch, ascending, and the node whose whole edge each of them matches there.
+    last : ndarray of int64, shape (B,)
+        Last node of the path, `ROOT` where the path is empty.
+    lower, inside, num_tokens : ndarray of int64, shape (B,)
+        As in `Walk`.
+    """
+
+    steps: list[tuple[Ids, Ids]]
+    last: Ids
+    lower: Ids
+    inside: Ids
+    num_tokens: Ids
+
+    def pieces(self) -> tuple[Ids, Ids, Ids]:
+        """Return rows, nodes and matched lengths (-1 for a whole edge), in the order of the prompts' tokens."""
+        ends = np.flatnonzero(self.lower != NO_NODE)
+        rows = np.concatenate([*(rows for rows, _ in self.steps), ends])
+        found = np.concatenate([*(found for _, found in self.steps), self.lower[ends]])
+        lengths = np.full(len(rows), -1)
+        lengths[len(rows) - len(ends) :] = self.inside[ends]
+        order = np.argsort(rows, kind="stable")
+        return rows[order], found[order], lengths[order]
+
+
+def walk_batch(nodes: Nodes, tokens: Ids, offsets: Ids, namespaces: Ids) -> Walks:
+    """Walk prompts ``tokens[offsets[i] : offsets[i + 1]]`` as far as they are cached; a round per level."""
+    page = nodes.page_size
+    lengths = np.diff(offsets)
+    sizes = lengths - lengths % page
+    last = np.zeros(len(sizes), dtype=np.int64)
+    lower = np.full(len(sizes), NO_NODE, dtype=np.int64)
+    inside = np.zeros(len(sizes), dtype=np.int64)
+    reached = np.zeros(len(sizes), dtype=np.int64)
+    steps: list[tuple[Ids, Ids]] = []
+    rows = np.flatnonzero((sizes > 0) & (namespaces != NO_NAMESPACE))
+    while len(rows):
+        starts = offsets[rows] + reached[rows]
+        child, same = _find_children(nodes, tokens, starts, sizes[rows] - reached[rows], last[rows], namespaces[rows])
+        is_found = child >= 0
+        if not is_found.all():
+            rows, child, same = rows[is_found], child[is_found], same[is_found]
+        reached[rows] += same
+        is_whole = same == nodes.columns["edge_length"][child]
+        if not is_whole.all():
+            is_part = ~is_whole
+            lower[rows[is_part]] = child[is_part]
+            inside[rows[is_part]] = same[is_part]
+            rows, child = rows[is_whole], child[is_whole]
+        steps.append((rows, child))
+        last[rows] = child
+        rows = rows[reached[rows] < sizes[rows]]
+    return Walks(steps, last, lower, inside, reached)
+
+
+def _find_children(
+    nodes: Nodes, tokens: Ids, starts: Ids, rests: Ids, parents: Ids, namespaces: Ids
+) -> tuple[Ids, Ids]:
+    """Return the child that goes on with each prompt (-1: none), and how many tokens of its edge match."""
+    pages = tokens[starts[:, None] + np.arange(nodes.page_size)]  # [B, page_size]
+    found = nodes.index.find(nodes.keys(parents, namespaces, pages))
+    same = np.zeros(len(found), dtype=np.int64)
+    pending = np.flatnonzero(found >= 0)
+    while len(pending):  # a second round only where two children share a key
+        child, parent = found[pending], parents[pending]
+        is_child = nodes.columns["parent"][child] == parent
+        is_child &= (parent != ROOT) | (nodes.columns["namespace"][child] == namespaces[pending])
+        same[pending] = _common(nodes, child, tokens, starts[pending], rests[pending], is_child)
+        pending = pending[same[pending] == 0]
+        found[pending] = nodes.index.find_after(found[pending])
+        pending = pending[found[pending] >= 0]
+    return found, same
+
+
+def _common(nodes: Nodes, child: Ids, tokens: Ids, starts: Ids, rests: Ids, is_child: Flags) -> Ids:
+    """Return how many tokens, in whole pages, each edge shares with its prompt; 0 where `is_child` is false."""
+    lengths = np.minimum(nodes.columns["edge_length"][child], rests)
+    lengths *= is_child
+    bounds = lengths_to_offsets(lengths)
+    differs = nodes.pool[ranges(nodes.columns["edge_offset"][child], lengths)] != tokens[ranges(starts, lengths)]
+    places = np.flatnonzero(differs)
+    if len(places):
+        rows = np.searchsorted(bounds, places, side="right") - 1
+        is_first = np.ones(len(rows), dtype=np.bool_)
+        np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
+        rows, places = rows[is_first], places[is_first]
+        same = places - bounds[rows]
+        lengths[rows] = same - same % nodes.page_size
+    return lengths
