@@ -42,7 +42,7 @@ class _OneRow(Mapping[str, int]):
         self.node = ROOT
         self._nodes = nodes
         self._whole_leaves = whole_leaves
-        self._views = {name: getattr(nodes, name) for name in _STORED}
+        self._views: dict[str, memoryview] = {name: getattr(nodes, name) for name in _STORED}
 
     def __getitem__(self, name: str) -> int:
         view = self._views.get(name)
@@ -128,7 +128,7 @@ class Candidates:
         """Begin again from the columns of `nodes`, which may be other arrays than before."""
         self._row = _OneRow(self.nodes, self.whole_leaves)
         self._filed = np.zeros(self.nodes.max_nodes, dtype=np.int64)
-        self._filed_items = memoryview(self._filed)
+        self._filed_items = self._filed.data
         self._num_filed = 0
         self._serial = 0
         self._queue: deque[_Entry] = deque()
@@ -139,12 +139,13 @@ class Candidates:
     def note(self, node: int) -> None:
         """Note that a node was used, or became a leaf, or lost its last lock."""
         self._noted.append(node)
-        if len(self._noted) > _MANY:
-            self._file_noted()
 
     def note_many(self, nodes: list[int]) -> None:
         """Note several nodes; see `note`."""
         self._noted += nodes
+
+    def settle(self) -> None:
+        """File what was noted if that is much, so that no eviction has to make up for all uses before it."""
         if len(self._noted) > _MANY:
             self._file_noted()
 
@@ -194,8 +195,10 @@ class Candidates:
     def are_candidates(self, rows: Ids) -> Flags:
         """Return which nodes are unlocked leaves."""
         columns = self.nodes.columns
-        is_free = (columns["num_children"][rows] == 0) & (columns["lock_count"][rows] == 0)
-        return is_free & (columns["parent"][rows] >= ROOT)
+        is_candidate: Flags = columns["num_children"][rows] == 0
+        is_candidate &= columns["lock_count"][rows] == 0
+        is_candidate &= columns["parent"][rows] >= ROOT
+        return is_candidate
 
     def _push(self, entry: _Entry) -> None:
         queue = self._queue

@@ -114,7 +114,7 @@ class Namespaces:
         free = {0, *self._free}
         names = arrays["namespace_names"].tolist()
         self._names = [None if number in free else name for number, name in enumerate(names)]
-        self.ids = {None: 0} | {name: number for number, name in enumerate(self._names) if number not in free}
+        self.ids = {name: number for number, name in enumerate(self._names) if number == 0 or number not in free}
 
 
 class Nodes:
@@ -163,7 +163,7 @@ class Nodes:
         table = np.zeros((len(COLUMNS), self.max_nodes), dtype=np.int64)
         self.columns = dict(zip(COLUMNS, table, strict=True))
         for name, column in self.columns.items():
-            setattr(self, name, memoryview(column))
+            setattr(self, name, column.data)
         self.pool = np.zeros(2 * capacity, dtype=np.int64)
         self.values = np.zeros(2 * capacity // self.value_size if self.value_size else 0, dtype=np.int64)
         self.index = HashIndex(self.max_nodes)
@@ -202,7 +202,7 @@ class Nodes:
 
     def keys(self, parents: Ids, namespaces: Ids, pages: Ids) -> Hashes:
         """Return the keys of many children; `pages` has shape (B, page_size). Integers wrap as in `key_one`."""
-        keys = pages[:, 0] * _TOKEN_FACTOR if self.page_size == 1 else pages @ self.page_factors
+        keys: Ids = pages[:, 0] * _TOKEN_FACTOR if self.page_size == 1 else pages @ self.page_factors
         keys += parents * _PARENT_FACTOR
         keys += np.where(parents == ROOT, namespaces, 0) * _NAMESPACE_FACTOR
         keys |= 1

@@ -50,5 +50,5 @@ class Recorder:
         lengths = np.array([len(tokens) for tokens in self._tokens], dtype=np.int64)
         tokens = np.concatenate([_NO_TOKENS, *self._tokens])
         self.forget(0)
-        columns = (np.ascontiguousarray(column) for column in table.T)
-        return TreeEvents(*columns, tokens=tokens, token_offsets=lengths_to_offsets(lengths))
+        kind, tick, node, other, start, length = np.ascontiguousarray(table.T)
+        return TreeEvents(kind, tick, node, other, start, length, tokens, lengths_to_offsets(lengths))

@@ -1,4 +1,4 @@
-"""The radix prefix cache with objects, lists and dictionaries: one prompt at a time, every leaf looked at each time."""
+"""The radix prefix cache with objects, lists and dictionaries: one prompt at a time, every leaf looked at."""
 
 from dataclasses import dataclass, field
 
