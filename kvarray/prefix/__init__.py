@@ -8,6 +8,7 @@ from kvarray.prefix.results import (
     Lock,
     Match,
     MatchBatch,
+    ServedBatch,
     TreeEvents,
     TreeStats,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "Match",
     "MatchBatch",
     "RadixTree",
+    "ServedBatch",
     "TreeEvents",
     "TreeStats",
 ]

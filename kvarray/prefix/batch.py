@@ -1,6 +1,7 @@
 """Batches of prompts on the engine of a tree."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from kvarray.prefix.saving import load_state, state_arrays
 from kvarray.prefix.walk import Walks, walk
 from kvarray.ragged import lengths_to_offsets, ranges
 
-__all__ = ["insert_rows", "use_rows", "values_of_rows"]
+__all__ = ["insert_rows", "serve_rows", "use_rows", "values_of_rows"]
+
+_Result = TypeVar("_Result")
 
 
 def values_of_rows(engine: Engine, found: Walks) -> tuple[Ids | None, Ids | None]:
@@ -66,23 +69,52 @@ def insert_rows(
     namespaces: Sequence[str | None],
     priorities: Ids,
 ) -> Ids:
-    """Insert prompts one by one and return how many tokens of each were there; on an error go all the way back."""
+    """Insert prompts one by one and return how many tokens of each were there."""
+    cuts, value_cuts, ranks = offsets.tolist(), value_offsets.tolist(), priorities.tolist()
+
+    def insert(row: int) -> int:
+        row_values = values[value_cuts[row] : value_cuts[row + 1]]
+        return engine.insert(tokens[cuts[row] : cuts[row + 1]], row_values, namespaces[row], ranks[row])
+
+    return np.array(_all_or_none(engine, offsets, insert), dtype=np.int64)
+
+
+def serve_rows(
+    engine: Engine,
+    tokens: Ids,
+    offsets: Ids,
+    values: Ids,
+    value_offsets: Ids,
+    namespaces: Sequence[str | None],
+    limit: int,
+) -> tuple[Ids, Ids]:
+    """Match, insert and cut to `limit` tokens, row by row; return how many were there and how many were evicted."""
+    cuts, value_cuts = offsets.tolist(), value_offsets.tolist()
+
+    def serve(row: int) -> tuple[int, int]:
+        row_values = values[value_cuts[row] : value_cuts[row + 1]]
+        return engine.serve(tokens[cuts[row] : cuts[row + 1]], row_values, namespaces[row], limit)
+
+    pairs = np.array(_all_or_none(engine, offsets, serve), dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0].copy(), pairs[:, 1].copy()
+
+
+def _all_or_none(engine: Engine, offsets: Ids, insert: Callable[[int], _Result]) -> list[_Result]:
+    """Call `insert` for each row and return its results; where a row finds no room, undo all and name it."""
     lengths = np.diff(offsets)
     # Where even the longest prompt finds room beside the locks, no row can fail; else be ready to go back.
     can_fail = int(lengths.max(initial=0)) + engine.protected > engine.nodes.capacity
     saved = state_arrays(engine) if can_fail else None
     mark = engine.recorder.mark() if engine.recorder else 0
-    found = np.zeros(len(lengths), dtype=np.int64)
-    cuts, value_cuts = offsets.tolist(), value_offsets.tolist()
-    for row, (name, priority) in enumerate(zip(namespaces, priorities.tolist(), strict=True)):
-        row_values = values[value_cuts[row] : value_cuts[row + 1]]
-        try:
-            found[row] = engine.insert(tokens[cuts[row] : cuts[row + 1]], row_values, name, priority)
-        except CapacityError as error:
-            assert saved is not None  # `can_fail` is exact enough for this
-            load_state(engine, saved)
-            if engine.recorder:
-                engine.recorder.forget(mark)
-            message = f"prompt {row} of the batch: {error}"
-            raise CapacityError(message, requested=error.requested, available=error.available) from None
-    return found
+    results: list[_Result] = []
+    try:
+        for row in range(len(lengths)):
+            results.append(insert(row))
+    except CapacityError as error:
+        assert saved is not None  # locks only grow fewer in a batch
+        load_state(engine, saved)
+        if engine.recorder:
+            engine.recorder.forget(mark)
+        message = f"prompt {len(results)} of the batch: {error}"
+        raise CapacityError(message, requested=error.requested, available=error.available) from None
+    return results

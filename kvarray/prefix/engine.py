@@ -126,10 +126,15 @@ class Engine:
         return path
 
     def insert(self, tokens: Ids, values: Ids, namespace: str | None, priority: int) -> int:
-        """Insert one prompt whose arguments are valid."""
+        """Insert one prompt and return how much of it was there."""
+        found = walk(self.nodes, tokens, self.nodes.namespaces.id_of(namespace))
+        self.insert_below(found, tokens, values, namespace, priority)
+        return found.num_tokens
+
+    def insert_below(self, found: Walk, tokens: Ids, values: Ids, namespace: str | None, priority: int) -> None:
+        """Insert one prompt that has been walked."""
         nodes = self.nodes
         size = len(tokens) - len(tokens) % nodes.page_size
-        found = walk(nodes, tokens, nodes.namespaces.id_of(namespace))
         there = found.num_tokens
         if there < size and size + self.protected > nodes.capacity:
             self._check_room(size, found)
@@ -163,7 +168,18 @@ class Engine:
         counts["found_tokens"] += there
         counts["inserted_tokens"] += size - there
         self.finish()
-        return there
+
+    def serve(self, tokens: Ids, values: Ids, namespace: str | None, limit: int) -> tuple[int, int]:
+        """Match one prompt, insert it and cut to `limit`; return how much was there and how much was evicted."""
+        found = walk(self.nodes, tokens, self.nodes.namespaces.id_of(namespace))
+        path = self.use(found, len(tokens))
+        self.finish()
+        # What matched now ends at a node, so there is no need to walk again.
+        self.insert_below(Walk(path, NO_NODE, 0, found.num_tokens), tokens, values, namespace, 0)
+        before = self.cached
+        if before > limit:
+            self.evict(before - limit)
+        return found.num_tokens, before - self.cached
 
     def _check_room(self, size: int, found: Walk) -> None:
         """Raise unless a prompt of `size` tokens fits beside what is locked; its own locked part counts once."""

@@ -5,7 +5,18 @@ from typing import NamedTuple
 
 from kvarray.arrays import Ids
 
-__all__ = ["REMOVED", "SPLIT", "STORED", "Evicted", "Lock", "Match", "MatchBatch", "TreeEvents", "TreeStats"]
+__all__ = [
+    "REMOVED",
+    "SPLIT",
+    "STORED",
+    "Evicted",
+    "Lock",
+    "Match",
+    "MatchBatch",
+    "ServedBatch",
+    "TreeEvents",
+    "TreeStats",
+]
 
 STORED = 0
 """Event: a leaf was added; its tokens come with it."""
@@ -51,6 +62,22 @@ class MatchBatch:
     nodes: Ids
     values: Ids | None
     value_offsets: Ids | None
+
+
+@dataclass(frozen=True, eq=False)
+class ServedBatch:
+    """What serving a batch of requests did, by request.
+
+    Parameters
+    ----------
+    num_tokens : ndarray of int64, shape (B,)
+        Tokens that were cached when the request came.
+    evicted_tokens : ndarray of int64, shape (B,)
+        Tokens that went after it.
+    """
+
+    num_tokens: Ids
+    evicted_tokens: Ids
 
 
 @dataclass(frozen=True)

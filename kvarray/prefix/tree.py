@@ -30,12 +30,12 @@ from numpy.typing import ArrayLike
 from kvarray.arrays import NO_NODE, Ids, as_int, as_ints, as_positive_int, check_offsets, refuse
 from kvarray.errors import BlockStateError
 from kvarray.policies import POLICIES, Policy
-from kvarray.prefix.batch import insert_rows, use_rows, values_of_rows
+from kvarray.prefix.batch import insert_rows, serve_rows, use_rows, values_of_rows
 from kvarray.prefix.checks import check_candidates, check_counts, check_locks, check_nodes
 from kvarray.prefix.drawing import draw_tree
 from kvarray.prefix.engine import Engine
 from kvarray.prefix.nodes import ROOT
-from kvarray.prefix.results import Evicted, Lock, Match, MatchBatch, TreeEvents, TreeStats
+from kvarray.prefix.results import Evicted, Lock, Match, MatchBatch, ServedBatch, TreeEvents, TreeStats
 from kvarray.prefix.saving import check_snapshot, load_state, state_arrays
 from kvarray.prefix.walk import Walk, walk, walk_batch
 from kvarray.ragged import lengths_to_offsets, ranges
@@ -469,6 +469,56 @@ class RadixTree:
             raise ValueError(f"priorities must be one per prompt, {len(lengths)}: got {len(ranks)}")
 
         return insert_rows(self._engine, array, bounds, numbers, value_bounds, names, ranks)
+
+    def serve_batch(
+        self,
+        tokens: ArrayLike,
+        offsets: ArrayLike,
+        *,
+        limit: int,
+        values: ArrayLike | None = None,
+        namespaces: Sequence[str | None] | None = None,
+    ) -> ServedBatch:
+        """Serve requests one after the other: match, insert, then evict down to `limit` tokens.
+
+        This is the request step that traces are replayed with: a request is in the cache as a whole before anything
+        is evicted, its own tail included. It needs room for the longest request on top of `limit`.
+
+        Parameters
+        ----------
+        tokens, offsets, namespaces
+            As in `peek_batch`.
+        limit : int
+            Tokens that may stay after each request, ``>= 0``; locks may keep more.
+        values : array_like of int, optional
+            As in `insert_batch`.
+
+        Returns
+        -------
+        ServedBatch
+
+        Raises
+        ------
+        TypeError, ValueError, CapacityError
+            As `insert_batch`; nothing is changed then.
+
+        Notes
+        -----
+        Sequential law: the same as `match`, `insert` and `evict` for one request after the other.
+
+        Examples
+        --------
+        >>> tree = RadixTree(20, granularity="page")
+        >>> served = tree.serve_batch([1, 2, 3, 1, 2, 4, 5, 1, 2, 3], [0, 3, 7, 10], limit=4)
+        >>> served.num_tokens, served.evicted_tokens
+        (array([0, 2, 2]), array([0, 1, 1]))
+        """
+        array, bounds, _ = self._check_batch(tokens, offsets, namespaces)
+        names: Sequence[str | None] = namespaces if namespaces is not None else [None] * (len(bounds) - 1)
+        value_bounds = lengths_to_offsets(self._num_values(np.diff(bounds)))
+        numbers = self._check_values(values, int(value_bounds[-1]))
+        limit = as_int("limit", limit, low=0)
+        return ServedBatch(*serve_rows(self._engine, array, bounds, numbers, value_bounds, names, limit))
 
     # Locks
 
