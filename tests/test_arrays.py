@@ -18,6 +18,7 @@ from kvarray import arrays
         ([[1, 2]], ValueError, r"one-dimensional: got shape \(1, 2\)"),
         ([2**63], ValueError, "less than 2\\^63: x\\[0\\] = 9223372036854775808"),
         ([2**64], ValueError, "x must fit 64 bits"),
+        ([1, 2**63], ValueError, "x must fit 64 bits"),
         ([0, -1], ValueError, "x must be 0 or more: x\\[1\\] = -1"),
         ([10, 3, 11], ValueError, r"x must be less than 10: x\[0\] = 10, x\[2\] = 11"),
     ],

@@ -25,7 +25,8 @@ def check_nodes(nodes: Nodes) -> None:
     parent, length = table["parent"][rows], table["edge_length"][rows]
     is_live = np.zeros(nodes.num_rows, dtype=np.bool_)
     is_live[nodes.live()] = True
-    _fail("R2: nodes without a live parent", rows, (parent < 0) | ~is_live[np.maximum(parent, ROOT)])
+    is_row = (parent >= 0) & (parent < nodes.num_rows)
+    _fail("R2: nodes without a live parent", rows, ~is_row | ~is_live[parent * is_row])
     _fail("R2: edges that are not whole pages", rows, (length <= 0) | (length % nodes.page_size != 0))
     _fail("R2: depths that do not add up", rows, table["depth"][rows] != table["depth"][parent] + length)
 

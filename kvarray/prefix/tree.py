@@ -696,9 +696,9 @@ class RadixTree:
     def check(self) -> None:
         """Raise `InvariantError`, naming invariant and rows, unless R1 to R12 hold; O(state), changes nothing."""
         check_nodes(self._engine.nodes)
-        check_candidates(self._engine.candidates)
         check_locks(self._engine.nodes, self._engine.locks, self._engine.pins, self._engine.tick)
         check_counts(self.stats(), self._engine.nodes)
+        check_candidates(self._engine.candidates)
 
     def to_text(self, *, max_nodes: int = 100, max_tokens: int = 6) -> str:
         """Return a drawing of the tree: a line per node, edges shortened, locks marked.
