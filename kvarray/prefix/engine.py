@@ -223,8 +223,9 @@ class Engine:
 
     def finish(self) -> None:
         """End an operation that uses the tree: pins whose last tick this was run out."""
-        while self.pins and self.pins[0][0] <= self.tick:
-            serial = heappop(self.pins)[1]
+        pins = self.pins
+        while pins and pins[0][0] <= self.tick:
+            serial = heappop(pins)[1]
             if serial in self.locks:
                 self.unlock(serial)
         self.candidates.settle()

@@ -192,9 +192,12 @@ class Nodes:
 
     # Keys of the index
 
-    def key_one(self, parent: int, namespace: int, page: Ids) -> int:
-        """Return the key of a child from its parent, namespace and first page."""
-        number = int(page[0]) * _TOKEN_FACTOR if self.page_size == 1 else int(page.dot(self.page_factors))
+    def key_one(self, parent: int, namespace: int, tokens: Ids, place: int) -> int:
+        """Return the key of a child from its parent, its namespace and its first page, which begins at a place."""
+        if self.page_size == 1:
+            number = tokens.item(place) * _TOKEN_FACTOR
+        else:
+            number = int(tokens[place : place + self.page_size].dot(self.page_factors))
         number += parent * _PARENT_FACTOR
         if parent == ROOT:
             number += namespace * _NAMESPACE_FACTOR
@@ -237,7 +240,7 @@ class Nodes:
         self.num_children[parent] += 1
         if parent == ROOT:
             self.namespaces.hold(namespace)
-        self.index.insert_one(self.key_one(parent, namespace, tokens[: self.page_size]), node)
+        self.index.insert_one(self.key_one(parent, namespace, tokens, 0), node)
         return node
 
     def split(self, lower: int, size: int, stamp: int) -> int:
@@ -264,30 +267,23 @@ class Nodes:
         self.edge_offset[lower] = offset + size
         self.edge_length[lower] = rest
         self.index.remove_one(lower)
-        page = self.page_size
-        self.index.insert_one(self.key_one(parent, namespace, self.pool[offset : offset + page]), upper)
-        offset += size
-        self.index.insert_one(self.key_one(upper, namespace, self.pool[offset : offset + page]), lower)
+        self.index.insert_one(self.key_one(parent, namespace, self.pool, offset), upper)
+        self.index.insert_one(self.key_one(upper, namespace, self.pool, offset + size), lower)
         return upper
 
     def trim(self, node: int, size: int) -> None:
         """Cut the last tokens off an edge, not all of them."""
         self.edge_length[node] -= size
         self.depth[node] -= size
-        if self.edge_offset[node] + self.edge_length[node] + size == self.pool_end:
-            self.pool_end -= size
 
     def remove(self, leaves: list[int]) -> None:
         """Take out nodes whose children have gone, or go as well. `num_children` of parents is the caller's task."""
-        if not leaves:
-            return
-        self.index.remove(np.array(leaves, dtype=np.int64))
+        parent, remove_one = self.parent, self.index.remove_one
         for node in leaves:
-            if self.parent[node] == ROOT:
+            remove_one(node)
+            if parent[node] == ROOT:
                 self.namespaces.release(self.namespace[node])
-            self.parent[node] = FREE_NODE
-            if self.edge_offset[node] + self.edge_length[node] == self.pool_end:
-                self.pool_end = self.edge_offset[node]
+            parent[node] = FREE_NODE
         self.free_rows += leaves
 
     def _new_row(self) -> int:

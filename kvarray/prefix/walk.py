@@ -7,6 +7,7 @@ prompts.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +18,7 @@ from kvarray.ragged import lengths_to_offsets, ranges
 __all__ = ["Walk", "Walks", "walk", "walk_batch"]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Walk:
+class Walk(NamedTuple):
     """How far one prompt comes.
 
     Parameters
@@ -41,19 +41,20 @@ class Walk:
 
 def walk(nodes: Nodes, tokens: Ids, namespace: int) -> Walk:
     """Walk one prompt as far as it is cached; O(tokens) comparisons in a few calls per edge."""
-    page, key_one, find_one = nodes.page_size, nodes.key_one, nodes.index.find_one
+    key_one, find_one, pool = nodes.key_one, nodes.index.find_one, nodes.pool
     parent, edge_offset, edge_length = nodes.parent, nodes.edge_offset, nodes.edge_length
+    page = nodes.page_size
     size = len(tokens) - len(tokens) % page if namespace != NO_NAMESPACE else 0
     path: list[int] = []
     node, position = ROOT, 0
     while position < size:
-        child = find_one(key_one(node, namespace, tokens[position : position + page]))
+        child = find_one(key_one(node, namespace, tokens, position))
         same = length = 0
         while child >= 0:
             if parent[child] == node and (node or nodes.namespace[child] == namespace):
                 length, offset = edge_length[child], edge_offset[child]
                 same = min(length, size - position)
-                differs = nodes.pool[offset : offset + same] != tokens[position : position + same]
+                differs = pool[offset : offset + same] != tokens[position : position + same]
                 first = int(differs.argmax())
                 if differs[first]:
                     same = first - first % page
