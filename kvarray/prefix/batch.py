@@ -43,10 +43,10 @@ def use_rows(engine: Engine, found: Walks, tokens: Ids, offsets: Ids, namespaces
         if engine.count_uses == "touches":
             np.add.at(columns["uses"], nodes, 1)
     is_part = found.lower != NO_NODE
-    engine.candidates.note_many(found.last[~is_part & (found.last != ROOT)].tolist())
     last, depth = found.last.copy(), engine.nodes.depth
+    engine.candidates.note_many(last[last != ROOT].tolist())
     # What a later row did to the whole edge, it did to the part above the split as well, and `split` hands that on.
-    for row in np.flatnonzero(is_part).tolist():
+    for row in is_part.nonzero()[0].tolist():
         size = int(found.num_tokens[row])
         prompt = tokens[offsets[row] : offsets[row] + size]
         again = walk(engine.nodes, prompt, int(namespaces[row]))

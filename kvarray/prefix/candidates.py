@@ -133,16 +133,16 @@ class Candidates:
         self._serial = 0
         self._queue: deque[_Entry] = deque()
         self._heap: list[_Entry] = []
-        self._noted: list[int] = self.nodes.live()[1:].tolist()
+        self._noted: dict[int, None] = dict.fromkeys(self.nodes.live()[1:].tolist())  # an ordered set
         self._file_noted()
 
     def note(self, node: int) -> None:
         """Note that a node was used, or became a leaf, or lost its last lock."""
-        self._noted.append(node)
+        self._noted[node] = None
 
     def note_many(self, nodes: list[int]) -> None:
         """Note several nodes; see `note`."""
-        self._noted += nodes
+        self._noted.update(dict.fromkeys(nodes))
 
     def settle(self) -> None:
         """File what was noted if that is much, so that no eviction has to make up for all uses before it."""
@@ -209,14 +209,14 @@ class Candidates:
 
     def _file_noted(self) -> None:
         """File what was noted and is a candidate."""
-        noted, self._noted = self._noted, []
+        noted, self._noted = self._noted, {}
         if len(noted) <= _FEW:
             parent, num_children, lock_count = self.nodes.parent, self.nodes.num_children, self.nodes.lock_count
             for node in noted:
                 if num_children[node] == 0 and lock_count[node] == 0 and parent[node] >= ROOT:
                     self.file(node)
         else:
-            rows = np.unique(np.array(noted, dtype=np.int64))
+            rows = np.fromiter(noted, dtype=np.int64, count=len(noted))
             self._file_many(rows[self.are_candidates(rows)])
         if len(self._queue) + len(self._heap) > 2 * self._num_filed + _MANY:
             self._drop_stale()

@@ -203,11 +203,15 @@ class Nodes:
             number += namespace * _NAMESPACE_FACTOR
         return number & _MASK | 1  # odd, so never `NO_HASH`
 
-    def keys(self, parents: Ids, namespaces: Ids, pages: Ids) -> Hashes:
-        """Return the keys of many children; `pages` has shape (B, page_size). Integers wrap as in `key_one`."""
-        keys: Ids = pages[:, 0] * _TOKEN_FACTOR if self.page_size == 1 else pages @ self.page_factors
+    def keys(self, parents: Ids, namespaces: Ids, tokens: Ids, places: Ids) -> Hashes:
+        """Return the keys of many children; integers wrap as in `key_one`."""
+        if self.page_size == 1:
+            keys: Ids = tokens.take(places) * _TOKEN_FACTOR
+        else:
+            keys = tokens[places[:, None] + np.arange(self.page_size)] @ self.page_factors
         keys += parents * _PARENT_FACTOR
-        keys += np.where(parents == ROOT, namespaces, 0) * _NAMESPACE_FACTOR
+        if namespaces.any():
+            keys += (namespaces * _NAMESPACE_FACTOR) * (parents == ROOT)
         keys |= 1
         return keys.view(np.uint64)
 
@@ -354,6 +358,5 @@ class Nodes:
 
     def keys_of(self, rows: Ids) -> Hashes:
         """Return the key under which each node belongs in the index."""
-        starts = self.columns["edge_offset"][rows]
-        pages = self.pool[starts[:, None] + np.arange(self.page_size)]  # [B, page_size]
-        return self.keys(self.columns["parent"][rows], self.columns["namespace"][rows], pages)
+        columns = self.columns
+        return self.keys(columns["parent"][rows], columns["namespace"][rows], self.pool, columns["edge_offset"][rows])

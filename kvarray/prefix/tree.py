@@ -37,7 +37,7 @@ from kvarray.prefix.engine import Engine
 from kvarray.prefix.nodes import ROOT
 from kvarray.prefix.results import Evicted, Lock, Match, MatchBatch, ServedBatch, TreeEvents, TreeStats
 from kvarray.prefix.saving import check_snapshot, load_state, state_arrays
-from kvarray.prefix.walk import Walk, walk, walk_batch
+from kvarray.prefix.walk import Walk, Walks, walk, walk_batch
 from kvarray.ragged import lengths_to_offsets, ranges
 
 __all__ = ["RadixTree"]
@@ -337,8 +337,7 @@ class RadixTree:
         -----
         Snapshot law, which nothing can tell from the sequential one here. A round of array operations per level.
         """
-        array, bounds, numbers = self._check_batch(tokens, offsets, namespaces)
-        found = walk_batch(self._engine.nodes, array, bounds, numbers)
+        found, *_ = self._walk_batch(tokens, offsets, namespaces)
         nodes = np.where(found.lower != NO_NODE, found.lower, found.last)
         return MatchBatch(found.num_tokens, nodes, *values_of_rows(self._engine, found))
 
@@ -367,8 +366,7 @@ class RadixTree:
         Sequential law: the tree afterwards is what a `match` per row, in order, leaves. A round of array operations
         per level; rows that end inside an edge, which splits it, cost a few microseconds each on top.
         """
-        array, bounds, numbers = self._check_batch(tokens, offsets, namespaces)
-        found = walk_batch(self._engine.nodes, array, bounds, numbers)
+        found, array, bounds, numbers = self._walk_batch(tokens, offsets, namespaces)
 
         values, value_offsets = values_of_rows(self._engine, found)
         nodes = use_rows(self._engine, found, array, bounds, numbers)
@@ -457,7 +455,7 @@ class RadixTree:
         -----
         Sequential law: an insertion sees what the earlier rows left. One at a time, therefore.
         """
-        array, bounds, _ = self._check_batch(tokens, offsets, namespaces)
+        array, bounds, _ = self._check_batch(as_ints("tokens", tokens, low=0), offsets, namespaces)
         names: Sequence[str | None] = namespaces if namespaces is not None else [None] * (len(bounds) - 1)
         lengths = np.diff(bounds)
         value_bounds = lengths_to_offsets(self._num_values(lengths))
@@ -513,7 +511,7 @@ class RadixTree:
         >>> served.num_tokens, served.evicted_tokens
         (array([0, 2, 2]), array([0, 1, 1]))
         """
-        array, bounds, _ = self._check_batch(tokens, offsets, namespaces)
+        array, bounds, _ = self._check_batch(as_ints("tokens", tokens, low=0), offsets, namespaces)
         names: Sequence[str | None] = namespaces if namespaces is not None else [None] * (len(bounds) - 1)
         value_bounds = lengths_to_offsets(self._num_values(np.diff(bounds)))
         numbers = self._check_values(values, int(value_bounds[-1]))
@@ -775,11 +773,20 @@ class RadixTree:
             refuse("tokens", "be 0 or more", tokens < 0, tokens)
         return found
 
-    def _check_batch(
+    def _walk_batch(
         self, tokens: ArrayLike, offsets: ArrayLike, namespaces: Sequence[str | None] | None
+    ) -> tuple[Walks, Ids, Ids, Ids]:
+        """Walk a batch and check it, as `_walk` does; return tokens, offsets and ids of namespaces as well."""
+        array, bounds, numbers = self._check_batch(as_ints("tokens", tokens), offsets, namespaces)
+        found = walk_batch(self._engine.nodes, array, bounds, numbers)
+        if len(array) and found.num_tokens.sum() < len(array) and array.min() < 0:
+            refuse("tokens", "be 0 or more", array < 0, array)
+        return found, array, bounds, numbers
+
+    def _check_batch(
+        self, array: Ids, offsets: ArrayLike, namespaces: Sequence[str | None] | None
     ) -> tuple[Ids, Ids, Ids]:
         """Return tokens, offsets and ids of namespaces of a batch."""
-        array = as_ints("tokens", tokens, low=0)
         bounds = as_ints("offsets", offsets)
         check_offsets("offsets", bounds, len(array))
         num_rows = len(bounds) - 1

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvarray.arrays import NO_NODE, Flags, Ids
+from kvarray.arrays import NO_NODE, Ids
 from kvarray.prefix.nodes import NO_NAMESPACE, ROOT, Nodes
-from kvarray.ragged import lengths_to_offsets, ranges
 
 __all__ = ["Walk", "Walks", "walk", "walk_batch"]
+
+_WIDE = 128  # tokens of an edge that a batch compares as one table
 
 
 class Walk(NamedTuple):
@@ -104,31 +105,32 @@ class Walks:
 
 def walk_batch(nodes: Nodes, tokens: Ids, offsets: Ids, namespaces: Ids) -> Walks:
     """Walk prompts ``tokens[offsets[i] : offsets[i + 1]]`` as far as they are cached; a round per level."""
-    page = nodes.page_size
-    lengths = np.diff(offsets)
-    sizes = lengths - lengths % page
+    sizes = offsets[1:] - offsets[:-1]
+    if nodes.page_size > 1:
+        sizes -= sizes % nodes.page_size
     last = np.zeros(len(sizes), dtype=np.int64)
     lower = np.full(len(sizes), NO_NODE, dtype=np.int64)
     inside = np.zeros(len(sizes), dtype=np.int64)
     reached = np.zeros(len(sizes), dtype=np.int64)
     steps: list[tuple[Ids, Ids]] = []
-    rows = np.flatnonzero((sizes > 0) & (namespaces != NO_NAMESPACE))
+    rows = ((sizes > 0) & (namespaces != NO_NAMESPACE)).nonzero()[0]
     while len(rows):
-        starts = offsets[rows] + reached[rows]
-        child, same = _find_children(nodes, tokens, starts, sizes[rows] - reached[rows], last[rows], namespaces[rows])
+        done = reached.take(rows)
+        rests, starts = sizes.take(rows) - done, offsets.take(rows) + done
+        child, same = _find_children(nodes, tokens, starts, rests, last.take(rows), namespaces.take(rows))
         is_found = child >= 0
-        if not is_found.all():
-            rows, child, same = rows[is_found], child[is_found], same[is_found]
+        if np.count_nonzero(is_found) < len(rows):
+            rows, child, same, rests = rows[is_found], child[is_found], same[is_found], rests[is_found]
         reached[rows] += same
-        is_whole = same == nodes.columns["edge_length"][child]
-        if not is_whole.all():
+        is_whole = same == nodes.columns["edge_length"].take(child)
+        if np.count_nonzero(is_whole) < len(rows):
             is_part = ~is_whole
             lower[rows[is_part]] = child[is_part]
             inside[rows[is_part]] = same[is_part]
-            rows, child = rows[is_whole], child[is_whole]
+            rows, child, same, rests = rows[is_whole], child[is_whole], same[is_whole], rests[is_whole]
         steps.append((rows, child))
         last[rows] = child
-        rows = rows[reached[rows] < sizes[rows]]
+        rows = rows[same < rests]
     return Walks(steps, last, lower, inside, reached)
 
 
@@ -136,33 +138,42 @@ def _find_children(
     nodes: Nodes, tokens: Ids, starts: Ids, rests: Ids, parents: Ids, namespaces: Ids
 ) -> tuple[Ids, Ids]:
     """Return the child that goes on with each prompt (-1: none), and how many tokens of its edge match."""
-    pages = tokens[starts[:, None] + np.arange(nodes.page_size)]  # [B, page_size]
-    found = nodes.index.find(nodes.keys(parents, namespaces, pages))
+    found = nodes.index.find(nodes.keys(parents, namespaces, tokens, starts))
     same = np.zeros(len(found), dtype=np.int64)
-    pending = np.flatnonzero(found >= 0)
+    pending = (found >= 0).nonzero()[0]
     while len(pending):  # a second round only where two children share a key
-        child, parent = found[pending], parents[pending]
-        is_child = nodes.columns["parent"][child] == parent
-        is_child &= (parent != ROOT) | (nodes.columns["namespace"][child] == namespaces[pending])
-        same[pending] = _common(nodes, child, tokens, starts[pending], rests[pending], is_child)
-        pending = pending[same[pending] == 0]
-        found[pending] = nodes.index.find_after(found[pending])
-        pending = pending[found[pending] >= 0]
+        child, parent = found.take(pending), parents.take(pending)
+        is_child = nodes.columns["parent"].take(child) == parent
+        is_child &= (parent != ROOT) | (nodes.columns["namespace"].take(child) == namespaces.take(pending))
+        same[pending] = is_child * _common(nodes, child, tokens, starts.take(pending), rests.take(pending))
+        pending = pending[same.take(pending) == 0]
+        if len(pending):
+            found[pending] = nodes.index.find_after(found[pending])
+            pending = pending[found[pending] >= 0]
     return found, same
 
 
-def _common(nodes: Nodes, child: Ids, tokens: Ids, starts: Ids, rests: Ids, is_child: Flags) -> Ids:
-    """Return how many tokens, in whole pages, each edge shares with its prompt; 0 where `is_child` is false."""
-    lengths = np.minimum(nodes.columns["edge_length"][child], rests)
-    lengths *= is_child
-    bounds = lengths_to_offsets(lengths)
-    differs = nodes.pool[ranges(nodes.columns["edge_offset"][child], lengths)] != tokens[ranges(starts, lengths)]
-    places = np.flatnonzero(differs)
-    if len(places):
-        rows = np.searchsorted(bounds, places, side="right") - 1
-        is_first = np.ones(len(rows), dtype=np.bool_)
-        np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
-        rows, places = rows[is_first], places[is_first]
-        same = places - bounds[rows]
-        lengths[rows] = same - same % nodes.page_size
-    return lengths
+def _common(nodes: Nodes, child: Ids, tokens: Ids, starts: Ids, rests: Ids) -> Ids:
+    """Return how many tokens, in whole pages, each edge shares with its prompt.
+
+    The first tokens of all edges are compared as one table, which runs over the end of short ones; what lies behind
+    a mismatch, or the end, does not matter. The few that are longer go on as slices.
+    """
+    offsets = nodes.columns["edge_offset"].take(child)
+    lengths = np.minimum(nodes.columns["edge_length"].take(child), rests)
+    places = np.arange(min(int(lengths.max()), _WIDE))
+    edges = nodes.pool.take(offsets[:, None] + places, mode="clip")  # [B, at most _WIDE]
+    differs = edges != tokens.take(starts[:, None] + places, mode="clip")
+    same = differs.argmax(axis=1)
+    is_same = ~differs[np.arange(len(same)), same]
+    same[is_same] = len(places)
+    if len(places) == _WIDE:
+        for row in np.flatnonzero(is_same & (lengths > _WIDE)).tolist():
+            offset, start, length = int(offsets[row]), int(starts[row]), int(lengths[row])
+            differs_on = nodes.pool[offset : offset + length] != tokens[start : start + length]
+            first = int(differs_on.argmax())
+            same[row] = first if differs_on[first] else length
+    np.minimum(same, lengths, out=same)
+    if nodes.page_size > 1:
+        same -= same % nodes.page_size
+    return same
