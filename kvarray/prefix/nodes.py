@@ -18,7 +18,7 @@ from kvarray.arrays import NO_NODE, Hashes, Ids
 from kvarray.index import HashIndex
 from kvarray.ragged import lengths_to_offsets, ranges
 
-__all__ = ["COLUMNS", "FREE_NODE", "NO_NAMESPACE", "ROOT", "Namespaces", "Nodes"]
+__all__ = ["COLUMNS", "FREE_NODE", "NO_NAMESPACE", "ROOT", "WIDE", "Namespaces", "Nodes"]
 
 ROOT = 0
 """Row of the root."""
@@ -26,6 +26,8 @@ FREE_NODE = -2
 """Parent of a row that holds no node."""
 NO_NAMESPACE = -1
 """Id of a namespace under which nothing is cached."""
+WIDE = 128
+"""Tokens of an edge that a batch compares at once; the pool has so many to spare at its end."""
 
 COLUMNS = (
     "parent",
@@ -164,7 +166,7 @@ class Nodes:
         self.columns = dict(zip(COLUMNS, table, strict=True))
         for name, column in self.columns.items():
             setattr(self, name, column.data)
-        self.pool = np.zeros(2 * capacity, dtype=np.int64)
+        self.pool = np.zeros(2 * capacity + WIDE, dtype=np.int64)
         self.values = np.zeros(2 * capacity // self.value_size if self.value_size else 0, dtype=np.int64)
         self.index = HashIndex(self.max_nodes)
 
@@ -211,7 +213,7 @@ class Nodes:
             keys = tokens[places[:, None] + np.arange(self.page_size)] @ self.page_factors
         keys += parents * _PARENT_FACTOR
         if namespaces.any():
-            keys += (namespaces * _NAMESPACE_FACTOR) * (parents == ROOT)
+            keys += namespaces * _NAMESPACE_FACTOR * (parents == ROOT)
         keys |= 1
         return keys.view(np.uint64)
 
@@ -220,7 +222,7 @@ class Nodes:
     def add_leaf(self, parent: int, namespace: int, tokens: Ids, values: Ids, stamp: int, priority: int) -> int:
         """Hang a new leaf below a node and return its row. There must be room for it."""
         size = len(tokens)
-        if self.pool_end + size > len(self.pool):
+        if self.pool_end + size > 2 * self.capacity:
             self.compact()
         offset = self.pool_end
         self.pool_end = offset + size

@@ -777,7 +777,8 @@ class RadixTree:
         self, tokens: ArrayLike, offsets: ArrayLike, namespaces: Sequence[str | None] | None
     ) -> tuple[Walks, Ids, Ids, Ids]:
         """Walk a batch and check it, as `_walk` does; return tokens, offsets and ids of namespaces as well."""
-        array, bounds, numbers = self._check_batch(as_ints("tokens", tokens), offsets, namespaces)
+        array = np.ascontiguousarray(as_ints("tokens", tokens))
+        array, bounds, numbers = self._check_batch(array, offsets, namespaces)
         found = walk_batch(self._engine.nodes, array, bounds, numbers)
         if len(array) and found.num_tokens.sum() < len(array) and array.min() < 0:
             refuse("tokens", "be 0 or more", array < 0, array)

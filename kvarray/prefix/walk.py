@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvarray.arrays import NO_NODE, Ids
-from kvarray.prefix.nodes import NO_NAMESPACE, ROOT, Nodes
+from kvarray.arrays import NO_NODE, Flags, Ids
+from kvarray.prefix.nodes import NO_NAMESPACE, ROOT, WIDE, Nodes
 
 __all__ = ["Walk", "Walks", "walk", "walk_batch"]
-
-_WIDE = 128  # tokens of an edge that a batch compares as one table
 
 
 class Walk(NamedTuple):
@@ -137,43 +135,66 @@ def walk_batch(nodes: Nodes, tokens: Ids, offsets: Ids, namespaces: Ids) -> Walk
 def _find_children(
     nodes: Nodes, tokens: Ids, starts: Ids, rests: Ids, parents: Ids, namespaces: Ids
 ) -> tuple[Ids, Ids]:
-    """Return the child that goes on with each prompt (-1: none), and how many tokens of its edge match."""
+    """Return the child that goes on with each prompt (-1: none), and how many tokens of its edge match.
+
+    Either all parents are the root or none is, because a batch goes down level by level.
+    """
     found = nodes.index.find(nodes.keys(parents, namespaces, tokens, starts))
-    same = np.zeros(len(found), dtype=np.int64)
-    pending = (found >= 0).nonzero()[0]
-    while len(pending):  # a second round only where two children share a key
-        child, parent = found.take(pending), parents.take(pending)
-        is_child = nodes.columns["parent"].take(child) == parent
-        is_child &= (parent != ROOT) | (nodes.columns["namespace"].take(child) == namespaces.take(pending))
-        same[pending] = is_child * _common(nodes, child, tokens, starts.take(pending), rests.take(pending))
-        pending = pending[same.take(pending) == 0]
+    if found.max() < 0:
+        return found, found
+    same = _common(nodes, found, tokens, starts, rests)
+    same *= _are_children(nodes, found, parents, namespaces)
+    # What is found under the right key and shares no page is the child of another node: the next one may be right.
+    pending = ((same == 0) & (found >= 0)).nonzero()[0]
+    while len(pending):
+        found[pending] = nodes.index.find_after(found[pending])
+        pending = pending[found[pending] >= 0]
         if len(pending):
-            found[pending] = nodes.index.find_after(found[pending])
-            pending = pending[found[pending] >= 0]
+            child = found[pending]
+            same[pending] = _common(nodes, child, tokens, starts[pending], rests[pending])
+            same[pending] *= _are_children(nodes, child, parents[pending], namespaces[pending])
+            pending = pending[same[pending] == 0]
     return found, same
 
 
+def _are_children(nodes: Nodes, child: Ids, parents: Ids, namespaces: Ids) -> Flags:
+    """Return which of the rows that an index gave are children of the parents; -1 is none."""
+    are_children = nodes.columns["parent"].take(child, mode="clip") == parents
+    if parents[0] == ROOT:
+        are_children &= nodes.columns["namespace"].take(child, mode="clip") == namespaces
+    are_children &= child >= 0
+    return are_children
+
+
 def _common(nodes: Nodes, child: Ids, tokens: Ids, starts: Ids, rests: Ids) -> Ids:
-    """Return how many tokens, in whole pages, each edge shares with its prompt.
+    """Return how many tokens, in whole pages, each edge shares with its prompt; anything where the child is -1.
 
     The first tokens of all edges are compared as one table, which runs over the end of short ones; what lies behind
-    a mismatch, or the end, does not matter. The few that are longer go on as slices.
+    a mismatch, or the end, does not matter. The few that go on, or begin too near the end of the batch for a row of
+    the table, are compared as slices.
     """
-    offsets = nodes.columns["edge_offset"].take(child)
-    lengths = np.minimum(nodes.columns["edge_length"].take(child), rests)
-    places = np.arange(min(int(lengths.max()), _WIDE))
-    edges = nodes.pool.take(offsets[:, None] + places, mode="clip")  # [B, at most _WIDE]
-    differs = edges != tokens.take(starts[:, None] + places, mode="clip")
+    offsets = nodes.columns["edge_offset"].take(child, mode="clip")
+    lengths = nodes.columns["edge_length"].take(child, mode="clip")
+    np.minimum(lengths, rests, out=lengths)
+    width = min(int(lengths.max()), WIDE)
+    begins = np.minimum(starts, len(tokens) - width)
+    differs = _windows(nodes.pool, width)[offsets] != _windows(tokens, width)[begins]
     same = differs.argmax(axis=1)
-    is_same = ~differs[np.arange(len(same)), same]
-    same[is_same] = len(places)
-    if len(places) == _WIDE:
-        for row in np.flatnonzero(is_same & (lengths > _WIDE)).tolist():
-            offset, start, length = int(offsets[row]), int(starts[row]), int(lengths[row])
-            differs_on = nodes.pool[offset : offset + length] != tokens[start : start + length]
-            first = int(differs_on.argmax())
-            same[row] = first if differs_on[first] else length
+    goes_on = ~differs[np.arange(len(same)), same]
+    same[goes_on] = width
+    goes_on &= lengths > width
+    goes_on |= begins < starts
+    for row in goes_on.nonzero()[0].tolist():
+        offset, start, length = int(offsets[row]), int(starts[row]), int(lengths[row])
+        differs_on = nodes.pool[offset : offset + length] != tokens[start : start + length]
+        first = int(differs_on.argmax()) if length else 0
+        same[row] = first if length and differs_on[first] else length
     np.minimum(same, lengths, out=same)
     if nodes.page_size > 1:
         same -= same % nodes.page_size
     return same
+
+
+def _windows(values: Ids, width: int) -> Ids:
+    """Return all runs of `width` values as rows of a table that shares their memory."""
+    return np.ndarray((len(values) - width + 1, width), np.int64, values, strides=(8, 8))
