@@ -159,7 +159,7 @@ def _find_children(
 
 def _are_children(nodes: Nodes, child: Ids, parents: Ids, namespaces: Ids) -> Flags:
     """Return which of the rows that an index gave are children of the parents; -1 is none."""
-    are_children = nodes.columns["parent"].take(child, mode="clip") == parents
+    are_children: Flags = nodes.columns["parent"].take(child, mode="clip") == parents
     if parents[0] == ROOT:
         are_children &= nodes.columns["namespace"].take(child, mode="clip") == namespaces
     are_children &= child >= 0
@@ -179,7 +179,7 @@ def _common(nodes: Nodes, child: Ids, tokens: Ids, starts: Ids, rests: Ids) -> I
     width = min(int(lengths.max()), WIDE)
     begins = np.minimum(starts, len(tokens) - width)
     differs = _windows(nodes.pool, width)[offsets] != _windows(tokens, width)[begins]
-    same = differs.argmax(axis=1)
+    same: Ids = differs.argmax(axis=1)
     goes_on = ~differs[np.arange(len(same)), same]
     same[goes_on] = width
     goes_on &= lengths > width
