@@ -3,14 +3,27 @@
 from kvarray.errors import BlockStateError, CapacityError, InvariantError, KVArrayError, TraceError
 from kvarray.policies import POLICIES
 from kvarray.prefix import Evicted, Lock, Match, MatchBatch, RadixTree, ServedBatch, TreeEvents, TreeStats
+from kvarray.reuse import HitCurve, hit_curve, optimal_hits, stream_curve, ttl_curve, working_set
 from kvarray.stepping import PrefixSteps, step_prefix
-from kvarray.trace import Trace, read_trace, write_trace
+from kvarray.trace import (
+    Trace,
+    agent_trace,
+    builtin_trace,
+    bursty_arrivals,
+    chat_trace,
+    document_trace,
+    poisson_arrivals,
+    read_trace,
+    write_trace,
+    zipf_trace,
+)
 
 __all__ = [
     "POLICIES",
     "BlockStateError",
     "CapacityError",
     "Evicted",
+    "HitCurve",
     "InvariantError",
     "KVArrayError",
     "Lock",
@@ -23,9 +36,21 @@ __all__ = [
     "TraceError",
     "TreeEvents",
     "TreeStats",
+    "agent_trace",
+    "builtin_trace",
+    "bursty_arrivals",
+    "chat_trace",
+    "document_trace",
+    "hit_curve",
+    "optimal_hits",
+    "poisson_arrivals",
     "read_trace",
     "step_prefix",
+    "stream_curve",
+    "ttl_curve",
+    "working_set",
     "write_trace",
+    "zipf_trace",
 ]
 
 __version__ = "0.1.0"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvarray import Trace, TraceError, read_trace, step_prefix
+from kvarray import Trace, TraceError, hit_curve, read_trace, step_prefix
 from tests.data import data_file, published_cases
 from tests.reference.prefix import tail_first_lru_hits
 
@@ -50,14 +50,21 @@ REQUESTS = st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=30)
 @given(requests=REQUESTS, capacity=st.integers(1, 12))
 @example(requests=[[0, 1, 2, 0, 1]], capacity=2)
 def test_pages_in_lru_order_are_the_tail_first_lru(requests, capacity):
-    assert step_prefix(trace_of(requests), capacity).hit_blocks.tolist() == tail_first_lru_hits(requests, capacity)
+    trace = trace_of(requests)
+    hits = step_prefix(trace, capacity).hit_blocks
+    assert hits.tolist() == tail_first_lru_hits(requests, capacity)
+    assert np.array_equal(hits, hit_curve(trace).request_hit_blocks(capacity))
 
 
 @pytest.mark.parametrize("case", published_cases("trace_hits"))
 def test_published_lru_hits(case):
+    """Every capacity of a published case, and request by request what the closed form says."""
     trace = read_trace(data_file(case["trace"]), block_size=case["block_size"])
+    curve = hit_curve(trace)
     first = int(trace.num_requests * case["window"])
     for point in case["points"]:
         steps = step_prefix(trace, point["blocks"])
+        assert np.array_equal(steps.hit_blocks, curve.request_hit_blocks(point["blocks"]))
+        assert steps.token_hit_rate == curve.hit_rate(point["blocks"], unit="token")
         hits = steps.hit_blocks if case["unit"] == "blocks" else steps.hit_tokens
         assert int(hits[first:].sum()) == point["lru"], point

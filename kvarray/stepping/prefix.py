@@ -34,7 +34,7 @@ class PrefixSteps:
     evicted_blocks : ndarray of int64, shape (B,)
         Blocks that went after the request.
     num_blocks, num_tokens : int
-        Blocks of the trace, and tokens in them: what the hit rates divide by.
+        Blocks and input tokens of the trace: what the hit rates divide by.
     """
 
     hit_blocks: Ids
@@ -50,7 +50,7 @@ class PrefixSteps:
 
     @property
     def token_hit_rate(self) -> float:
-        """Tokens hit over tokens of blocks, whole trace; 0 for an empty one."""
+        """Tokens hit over input tokens, whole trace; 0 for an empty one. Tokens that were never hashed cannot hit."""
         return int(self.hit_tokens.sum()) / self.num_tokens if self.num_tokens else 0.0
 
 
@@ -102,12 +102,11 @@ def step_prefix(
     tree = RadixTree(max(room, 1), policy=policy, granularity=granularity)
     served = tree.serve_batch(ids, offsets, limit=capacity)
     # Blocks of each request's hit, then their tokens: the last block of a request may be partial.
-    block_tokens = trace.block_tokens
     is_hit = np.arange(trace.num_blocks) - np.repeat(offsets[:-1] + served.num_tokens, np.diff(offsets)) < 0
     return PrefixSteps(
         hit_blocks=served.num_tokens,
-        hit_tokens=row_sums(block_tokens * is_hit, offsets),
+        hit_tokens=row_sums(trace.block_tokens * is_hit, offsets),
         evicted_blocks=served.evicted_tokens,
         num_blocks=trace.num_blocks,
-        num_tokens=int(block_tokens.sum()),
+        num_tokens=int(trace.input_tokens.sum()),
     )

@@ -142,7 +142,7 @@ def _agreed_block_size(records: list[dict[str, Any]], known: int | None) -> int:
     """Return the one block size that all records carry; those of which only some do are rare."""
     sizes = [record.get("block_size") for record in records]
     _usual(set(map(type, sizes)) == {int} and len(set(sizes)) == 1)
-    size: int = sizes[0]
+    size = int(sizes[0] or 0)
     _usual(0 < size < 2**63 and known in (None, size))
     return size
 

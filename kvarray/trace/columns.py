@@ -162,7 +162,8 @@ class Columns:
         counts = self.block_counts
         size = self._block_size or 0
         remaining = self._input_tokens - np.maximum(counts - 1, 0) * size
-        return np.where(counts > 0, np.minimum(remaining, size), 0)
+        tokens: Ids = np.where(counts > 0, np.minimum(remaining, size), 0)
+        return tokens
 
     @property
     def block_tokens(self) -> Ids:

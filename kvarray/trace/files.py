@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from os import PathLike, fspath
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Literal, Protocol, cast
 
 from kvarray.arrays import as_positive_int
 from kvarray.errors import TraceError
@@ -140,7 +140,7 @@ class _Source:
             return self
         import gzip
 
-        return _Gunzip(self.name, gzip.GzipFile(fileobj=_Readable(self)))  # type: ignore[arg-type]
+        return _Gunzip(self.name, gzip.GzipFile(fileobj=cast(IO[bytes], _Readable(self))))
 
 
 class _Readable:
@@ -273,10 +273,11 @@ def write_trace(trace: Trace, path: str | PathLike[str], *, compressed: bool = F
         sys.stdout.buffer.writelines(json_lines(trace))
         sys.stdout.buffer.flush()
         return
-    with ExitStack() as stack:
-        file = stack.enter_context(open(target, "wb"))
-        if target.lower().endswith(".gz"):
-            import gzip
+    with open(target, "wb") as file:
+        if not target.lower().endswith(".gz"):
+            file.writelines(json_lines(trace))
+            return
+        import gzip
 
-            file = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
-        file.writelines(json_lines(trace))
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            packed.writelines(json_lines(trace))

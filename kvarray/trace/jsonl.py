@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvarray.arrays import Ids
 from kvarray.errors import TraceError
@@ -116,30 +117,32 @@ class JsonLinesReader:
         if self._has_blocks and self._block_size is None:
             raise TraceError(f"{self._log.name}: block_size must be given: no record has it")
         lines, counts = self._lines.take(), self._counts.take()
-        ids, offsets = self._ids.take(), lengths_to_offsets(counts)
+        ids: NDArray[Any] = self._ids.take()
+        offsets = lengths_to_offsets(counts)
         session, session_labels = self._session.take()
         namespace, namespace_labels = self._namespace.take()
-        columns = {
-            "input_tokens": self._input_tokens.take(),
-            "output_tokens": self._output_tokens.take(),
-            "arrival_s": self._arrival_s.take(),
-            "session": session,
-            "namespace": namespace,
-        }
-        kept = self._check_early(lines, counts, columns["input_tokens"])
+        input_tokens, output_tokens = self._input_tokens.take(), self._output_tokens.take()
+        arrival_s = self._arrival_s.take()
+        kept = self._check_early(lines, counts, input_tokens)
         if kept is not None:
             ids, offsets = take_rows(ids, offsets, kept)
-            columns = {name: None if column is None else column[kept] for name, column in columns.items()}
+            input_tokens, output_tokens, arrival_s = input_tokens[kept], output_tokens[kept], arrival_s[kept]
+            session = None if session is None else session[kept]
+            namespace = None if namespace is None else namespace[kept]
         self._log.refuse_nothing(len(offsets) - 1)
         try:
             return Trace(
                 ids if self._has_blocks else None,
                 offsets if self._has_blocks else None,
                 block_size=self._block_size,
+                input_tokens=input_tokens,
+                output_tokens=output_tokens,
+                arrival_s=arrival_s,
+                session=session,
+                namespace=namespace,
                 session_labels=session_labels,
                 namespace_labels=namespace_labels,
                 skipped=self._log.skipped(),
-                **columns,
             )
         except ValueError as error:  # a sum beyond 64 bits
             raise TraceError(f"{self._log.name}: {error}") from None
