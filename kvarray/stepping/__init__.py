@@ -1,0 +1,1 @@
+"""A whole trace through one mechanism, request by request."""

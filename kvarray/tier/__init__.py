@@ -1,0 +1,1 @@
+"""Tiers of memory and the moves between them."""
