@@ -1,107 +1,28 @@
-"""`Trace`: the requests of a workload as parallel columns.
+"""The columns of a trace: what is stored, and the rules that it obeys."""
 
-A request is a row: when it arrived, how many tokens it read and wrote, and the blocks of its prompt, by id. Blocks of
-all requests lie in one flat array, cut by offsets. What a request generates has no block ids here, as in the published
-traces: when its output is used again, it stands in the prompt of a later request.
-
-Only the last block of a request may be partial: it holds what remains of the prompt. A request may also name fewer
-blocks than its length explains; the rest was never hashed, cannot be cached, and is counted as unhashed. Serving
-engines differ here: vLLM hashes full blocks alone, and never serves the last token from its cache; published traces
-count the partial block like any other, and so does this module.
-"""
-
-from collections.abc import Iterable, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import (
-    Hashes,
-    Ids,
-    Seconds,
-    as_floats,
-    as_int,
-    as_ints,
-    as_positive_int,
-    as_real,
-    check_offsets,
-    refuse,
-)
-from kvarray.errors import TraceError
-from kvarray.ragged import lengths_to_offsets, ranges, take_rows
-from kvarray.trace.identity import Identity, join_ids, prefix_identity, stream_identity
+from kvarray.arrays import Hashes, Ids, Seconds, as_floats, as_ints, as_positive_int, check_offsets, refuse
+from kvarray.trace.labels import Label, Names, label_list
 
-__all__ = ["Label", "Skipped", "Trace"]
+__all__ = ["Columns", "Skipped"]
 
-Label = str | int | None
-"""Name of a session or a namespace; None for a request without one."""
-
-_COLUMNS = ("block_ids", "offsets", "input_tokens", "output_tokens", "arrival_s", "session", "namespace")
+_COLUMNS = ("block_ids", "offsets", "input_tokens", "output_tokens", "arrival_s")
 
 
 class Skipped(NamedTuple):
     """What a reader left out of a trace: how many records, and what was wrong with the first few."""
 
-    count: int = 0
+    num_records: int = 0
     messages: tuple[str, ...] = ()
 
 
-class Trace:
-    """Requests in the order they are served. Immutable: columns are read-only.
-
-    ===============  ==============  ======  ======  ======================================================
-    column           dtype           shape   unit    meaning
-    ===============  ==============  ======  ======  ======================================================
-    `block_ids`      int64 / uint64  (N,)    -       blocks of request i at ``offsets[i]:offsets[i + 1]``
-    `offsets`        int64           (B+1,)  blocks  begins at 0, never falls, ends at N
-    `arrival_s`      float64         (B,)    s       finite, never falls
-    `input_tokens`   int64           (B,)    tokens  length of the prompt
-    `output_tokens`  int64           (B,)    tokens  length of the answer
-    `session`        int64 or None   (B,)    -       which conversation; see `session_labels`
-    `namespace`      int64 or None   (B,)    -       requests share blocks only within one; `namespace_labels`
-    ===============  ==============  ======  ======  ======================================================
-
-    Parameters
-    ----------
-    block_ids : array_like of int, shape (N,), or None
-        Any 64-bit integers. None for a trace of lengths and arrivals alone, which can name no prefix.
-    offsets : array_like of int, shape (B + 1,), or None
-        None with `block_ids` None.
-    block_size : int or None
-        Tokens of a full block; may be None only without block ids.
-    input_tokens : array_like of int, shape (B,), optional
-        All blocks are full where it is left out. A request has at most ``ceil(input_tokens / block_size)`` blocks.
-    output_tokens : array_like of int, shape (B,), optional
-        Default 0.
-    arrival_s : array_like of float, shape (B,), optional
-        Default 0: the order of the requests still counts.
-    session, namespace : array_like of int, shape (B,), optional
-        Any integers, or places in the labels where those are given.
-    session_labels, namespace_labels : sequence of str, int or None, optional
-        Distinct names that the integers stand for.
-    skipped : Skipped, optional
-        What a reader left out; not part of the trace's value.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a column is malformed; the message names it, the first offending places and the rule.
-
-    Notes
-    -----
-    Arrays of the right dtype are not copied, so that large traces cost no second copy: leave them alone afterwards.
-    Two traces are equal when their columns, labels and block size are.
-
-    Examples
-    --------
-    >>> trace = Trace([7, 8, 7, 9], [0, 2, 4], block_size=16, input_tokens=[32, 20])
-    >>> trace.num_requests, trace.num_blocks, trace.num_distinct
-    (2, 4, 3)
-    >>> trace.block_tokens
-    array([16, 16, 16,  4])
-    """
+class Columns:
+    """The stored part of a `Trace`, which documents columns and parameters: checks them once, and keeps them."""
 
     def __init__(
         self,
@@ -116,7 +37,7 @@ class Trace:
         namespace: ArrayLike | None = None,
         session_labels: Sequence[Label] | None = None,
         namespace_labels: Sequence[Label] | None = None,
-        skipped: Skipped = Skipped(),
+        skipped: Skipped | None = None,
     ) -> None:
         self._block_size = None if block_size is None else as_positive_int("block_size", block_size)
         self._has_blocks = block_ids is not None
@@ -140,7 +61,7 @@ class Trace:
         self._arrival_s = _read_only(_as_arrivals(arrival_s, rows))
         self._session, self._session_labels = _as_codes("session", session, session_labels, rows)
         self._namespace, self._namespace_labels = _as_codes("namespace", namespace, namespace_labels, rows)
-        self._skipped = skipped
+        self._skipped = Skipped() if skipped is None else skipped
 
     def _check_input_tokens(self, input_tokens: ArrayLike | None, rows: int) -> Ids:
         counts = np.diff(self._offsets)
@@ -203,6 +124,14 @@ class Trace:
         return self._namespace_labels
 
     @property
+    def _session_names(self) -> Names:
+        return self._session, self._session_labels
+
+    @property
+    def _namespace_names(self) -> Names:
+        return self._namespace, self._namespace_labels
+
+    @property
     def skipped(self) -> Skipped:
         """What the reader left out of the trace (`read_trace` with ``on_error="skip"``)."""
         return self._skipped
@@ -233,7 +162,8 @@ class Trace:
         counts = self.block_counts
         size = self._block_size or 0
         remaining = self._input_tokens - np.maximum(counts - 1, 0) * size
-        return np.where(counts > 0, np.minimum(remaining, size), 0)
+        tokens: Ids = np.where(counts > 0, np.minimum(remaining, size), 0)
+        return tokens
 
     @property
     def block_tokens(self) -> Ids:
@@ -249,143 +179,31 @@ class Trace:
         full = np.maximum(self.block_counts - 1, 0) * (self._block_size or 0)
         return self._input_tokens - full - self.last_block_tokens
 
-    @cached_property
-    def _prefixes(self) -> Identity:
-        self._need_blocks()
-        return prefix_identity(self._block_ids, self._offsets, namespace=self._namespace)
-
-    @cached_property
-    def _stream(self) -> Identity:
-        self._need_blocks()
-        return stream_identity(self._block_ids, self._offsets, namespace=self._namespace)
-
-    def _need_blocks(self) -> None:
-        if not self._has_blocks:
-            raise TraceError("the trace has no block ids (lengths and arrivals alone): no prefix, no hit rate")
-
-    @property
-    def prefix_ids(self) -> Ids:
-        """One id for each whole prefix, int64, shape (N,), in ``[0, prefix_limit)``.
-
-        Two references have the same id exactly when their requests agree from the head up to there and share their
-        namespace. Block ids that already say so, and are small enough to index a table, are handed out as they are;
-        otherwise prefixes are numbered in order of first appearance. Computed once, O(N).
-
-        Raises
-        ------
-        TraceError
-            If the trace has no block ids.
-        """
-        return self._prefixes.ids
-
-    @property
-    def prefix_limit(self) -> int:
-        """Number that all `prefix_ids` lie below: a table of this length is indexed by them, at most 4 N + 2^16."""
-        return self._prefixes.limit
-
-    @property
-    def num_distinct(self) -> int:
-        """Number of distinct prefixes."""
-        return self._prefixes.count
-
-    @property
-    def stream_ids(self) -> Ids:
-        """One id for each block id within its namespace, int64, shape (N,), in ``[0, stream_limit)``.
-
-        Unlike `prefix_ids`, what stands before a block is not asked: two references have the same id exactly when
-        block id and namespace are the same. Computed once.
-
-        Raises
-        ------
-        TraceError
-            If the trace has no block ids.
-        """
-        return self._stream.ids
-
-    @property
-    def stream_limit(self) -> int:
-        """Number that all `stream_ids` lie below, at most 4 N + 2^16."""
-        return self._stream.limit
-
-    @property
-    def num_distinct_blocks(self) -> int:
-        """Number of distinct block ids, counted within namespaces."""
-        return self._stream.count
-
-    def requests(self, start: int, stop: int) -> Self:
-        """Return the requests ``start <= i < stop`` as a trace whose columns share this one's memory.
-
-        Raises
-        ------
-        ValueError
-            Unless ``0 <= start <= stop <= num_requests``.
-
-        Examples
-        --------
-        >>> Trace([7, 8, 7, 9], [0, 2, 4], block_size=16).requests(1, 2).block_ids
-        array([7, 9])
-        """
-        start = as_int("start", start, low=0, high=self.num_requests + 1)
-        stop = as_int("stop", stop, low=start, high=self.num_requests + 1)
-        first, last = self._offsets[start], self._offsets[stop]
-        return self._with_rows(
-            slice(start, stop), self._block_ids[first:last], self._offsets[start : stop + 1] - first
-        )
-
-    def between(self, start_s: float, stop_s: float) -> Self:
-        """Return the requests that arrive at ``start_s <= t < stop_s``; arrivals keep their clock.
-
-        Examples
-        --------
-        >>> trace = Trace([7, 8, 9], [0, 1, 2, 3], block_size=16, arrival_s=[0.0, 1.0, 1.5])
-        >>> trace.between(1.0, 1.5).block_ids
-        array([8])
-        """
-        start_s = as_real("start_s", start_s, finite=False)
-        stop_s = as_real("stop_s", stop_s, low=start_s, finite=False)
-        start, stop = np.searchsorted(self._arrival_s, [start_s, stop_s])
-        return self.requests(int(start), int(stop))
-
-    def _with_rows(self, rows: slice | Ids, block_ids: NDArray[Any], offsets: Ids) -> Self:
-        """Return the trace of some of the rows, whose blocks are given."""
-        return type(self)(
-            block_ids if self._has_blocks else None,
-            offsets if self._has_blocks else None,
-            block_size=self._block_size,
-            input_tokens=self._input_tokens[rows],
-            output_tokens=self._output_tokens[rows],
-            arrival_s=self._arrival_s[rows],
-            session=None if self._session is None else self._session[rows],
-            namespace=None if self._namespace is None else self._namespace[rows],
-            session_labels=self._session_labels,
-            namespace_labels=self._namespace_labels,
-        )
-
-    def __len__(self) -> int:
-        return self.num_requests
-
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Trace):
+        """Return whether block size, columns and names are equal."""
+        if not isinstance(other, Columns):
             return NotImplemented
         return (
             self._block_size == other._block_size
             and self._has_blocks == other._has_blocks
-            and self._session_labels == other._session_labels
-            and self._namespace_labels == other._namespace_labels
-            and all(_equal(getattr(self, name), getattr(other, name)) for name in _COLUMNS)
+            and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _COLUMNS)
+            and _same_names(self._session_names, other._session_names, self.num_requests)
+            and _same_names(self._namespace_names, other._namespace_names, self.num_requests)
         )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
+        """Return one line with the size of the trace."""
         blocks = f"{self.num_blocks} blocks of {self._block_size} tokens" if self._has_blocks else "no block ids"
         return f"<Trace: {self.num_requests} requests, {blocks}, {self._input_tokens.sum()} input tokens>"
 
 
-def _equal(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(one, other)
+def _same_names(one: Names, other: Names, num_requests: int) -> bool:
+    """Return whether two columns name the same sessions, whatever the codes that stand for them."""
+    if one[1] == other[1] and one[0] is not None and other[0] is not None:
+        return np.array_equal(one[0], other[0])
+    return one is other or label_list(one, num_requests) == label_list(other, num_requests)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
