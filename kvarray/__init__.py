@@ -1,6 +1,7 @@
 """KV-cache infrastructure of LLM serving as NumPy arrays."""
 
 from kvarray.errors import BlockStateError, CapacityError, InvariantError, KVArrayError, TraceError
+from kvarray.link import LINKS, Link, LinkFit, fit_link
 from kvarray.policies import POLICIES
 from kvarray.reuse import HitCurve, hit_curve, optimal_hits, stream_curve, ttl_curve, working_set
 from kvarray.trace import (
@@ -17,12 +18,15 @@ from kvarray.trace import (
 )
 
 __all__ = [
+    "LINKS",
     "POLICIES",
     "BlockStateError",
     "CapacityError",
     "HitCurve",
     "InvariantError",
     "KVArrayError",
+    "Link",
+    "LinkFit",
     "Trace",
     "TraceError",
     "agent_trace",
@@ -30,6 +34,7 @@ __all__ = [
     "bursty_arrivals",
     "chat_trace",
     "document_trace",
+    "fit_link",
     "hit_curve",
     "optimal_hits",
     "poisson_arrivals",

@@ -36,6 +36,7 @@ __all__ = [
     "as_ints",
     "as_positive_int",
     "as_real",
+    "check_broadcast",
     "check_offsets",
     "check_same_length",
     "refuse",
@@ -303,6 +304,31 @@ def check_same_length(**arrays: NDArray[Any]) -> None:
     lengths = [len(array) for array in arrays.values()]
     if len(set(lengths)) > 1:
         raise ValueError(f"{' and '.join(arrays)} must have the same length: got {' and '.join(map(str, lengths))}")
+
+
+def check_broadcast(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that shapes broadcast to, or raise `ValueError`.
+
+    Parameters
+    ----------
+    names : str
+        The arguments, for the message.
+    *shapes : tuple of int
+        Their shapes.
+
+    Examples
+    --------
+    >>> check_broadcast("work_s and ready_s", (3, 1), (4,))
+    (3, 4)
+    >>> check_broadcast("work_s and ready_s", (3,), (4,))
+    Traceback (most recent call last):
+        ...
+    ValueError: work_s and ready_s must broadcast: got (3,) and (4,)
+    """
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(f"{names} must broadcast: got {' and '.join(map(str, shapes))}") from None
 
 
 def check_offsets(name: str, offsets: Ids, num_values: int) -> None:
