@@ -16,7 +16,7 @@ hash functions; counters are halved and forgotten as in the paper. Differences f
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, ClassVar
 
@@ -121,7 +121,7 @@ class Order:
     def victim(self, step: int) -> tuple[Run, int] | None:
         """Return the run that goes next and how many of its blocks may go before asking again."""
         run = self.queues["queue"].oldest(step)
-        return run and (run, _ALL)
+        return None if run is None else (run, _ALL)
 
     def evicted(self, part: Run) -> None:
         """Hear of the blocks that were evicted, on the advice of `victim`."""
@@ -171,8 +171,12 @@ class Order:
                 kept.append(head)
         self.rows[row] = kept
 
+    def runs(self) -> Iterator[tuple[str, Run]]:
+        """Iterate over the runs and the queues they are in, oldest first."""
+        return ((name, run) for name, queue in self.queues.items() for run in queue)
+
     def restore(self, queue: str, run: Run) -> None:
-        """Put a run back where a saved state has it."""
+        """Put a run back; called for all of them in the order of `runs`."""
         self.put(run, self.queues[queue])
 
 
@@ -255,6 +259,9 @@ class _Ranked(Order):
         self.age = part.mark
         self._clear(part.mark)
 
+    def runs(self) -> Iterator[tuple[str, Run]]:
+        return (("rank", run) for rank in sorted(self.ranks) for run in self.ranks[rank])
+
     def restore(self, queue: str, run: Run) -> None:
         self.put(run, self._of_rank(run.mark))
 
@@ -321,7 +328,7 @@ class Slru(Order):
     def victim(self, step: int) -> tuple[Run, int] | None:
         """Return the oldest on probation, or else the oldest of all."""
         run = self.probation.oldest(step) or self.protected.oldest(step)
-        return run and (run, _ALL)
+        return None if run is None else (run, _ALL)
 
     def settle(self, over: int) -> None:
         """Send the oldest back on probation until the protected section fits."""
@@ -386,7 +393,7 @@ class TwoQ(_Remembering):
         if excess > 0 and (run := self.newcomers.oldest(step)) is not None:
             return run, excess
         run = self.main.oldest(step) or self.newcomers.oldest(step)
-        return run and (run, _ALL)
+        return None if run is None else (run, _ALL)
 
     def evicted(self, part: Run) -> None:
         """Remember a newcomer."""
@@ -454,7 +461,7 @@ class Arc(_Remembering):
         if limit > 0 and (run := self.once.oldest(step)) is not None:
             return run, limit
         run = self.again.oldest(step) or self.once.oldest(step)
-        return run and (run, _ALL)
+        return None if run is None else (run, _ALL)
 
     def evicted(self, part: Run) -> None:
         """Remember what left in the list it left from."""
@@ -521,7 +528,7 @@ class S3Fifo(_Remembering):
             run.mark = 0
             self.main.push(run)
         run = self._main_victim(step)
-        return run and (run, _ALL)
+        return None if run is None else (run, _ALL)
 
     def _main_excess(self) -> int:
         return self.main.size + self.others - self.main_capacity
@@ -721,6 +728,10 @@ class RandomOrder(Order):
         run.mark = len(self.held)
         self.held.append(run)
 
+    def runs(self) -> Iterator[tuple[str, Run]]:
+        """Iterate over the runs in the order of the list that is drawn from."""
+        return (("queue", run) for run in self.held)
+
     def remove(self, run: Run) -> None:
         """Let a run go."""
         super().remove(run)
@@ -734,20 +745,15 @@ class RandomOrder(Order):
             self.held[int(part.mark)] = last
 
     def victim(self, step: int) -> tuple[Run, int] | None:
-        """Draw a block; where it is spared, the next in the list that is not."""
+        """Draw a block; where it is spared, take the next in the list that is not."""
         if not self.held:
             return None
         first = int(self.rng.integers(len(self.held)))
-        for run in (*self.held[first:], *self.held[:first]) if self._spared(self.held[first], step) else (
-            self.held[first],
-        ):
-            if not self._spared(run, step):
+        for place in range(first - len(self.held), first):  # from there around the list
+            run = self.held[place]
+            if run.step != step and not run.pins:
                 return run, _ALL
         return None
-
-    @staticmethod
-    def _spared(run: Run, step: int) -> bool:
-        return run.step == step or run.pins > 0
 
 
 class Keyed(Order):

@@ -31,6 +31,8 @@ class Run:
         Uses since it came into the cache.
     weight : float
         What it is worth to keep it, for orders that are aware of cost and size.
+    tokens : int
+        Tokens of each of its blocks, for tiers that take no small ones.
 
     Examples
     --------
@@ -40,10 +42,18 @@ class Run:
     ((3, 5), (0, 3))
     """
 
-    __slots__ = ("mark", "origin", "pins", "place", "queue", "row", "start", "step", "stop", "uses", "weight")
+    __slots__ = ("mark", "origin", "pins", "place", "queue", "row", "start", "step", "stop", "tokens", "uses", "weight")
 
     def __init__(
-        self, row: int, start: int, stop: int, *, step: int = 0, uses: int = 1, weight: float = 1.0
+        self,
+        row: int,
+        start: int,
+        stop: int,
+        *,
+        step: int = 0,
+        uses: int = 1,
+        weight: float = 1.0,
+        tokens: int = 0,
     ) -> None:
         self.row = row
         self.start = start
@@ -51,6 +61,7 @@ class Run:
         self.step = step
         self.uses = uses
         self.weight = weight
+        self.tokens = tokens
         self.origin = 0  # tier that held it when the latest step began
         self.mark: float = 0  # the order's own: visited, section or rank
         self.pins = 0
@@ -59,11 +70,14 @@ class Run:
 
     def split(self, count: int) -> "Run":
         """Cut off the deepest `count` blocks and return them as a run that lies in no queue."""
-        part = Run(self.row, self.stop - count, self.stop, step=self.step, uses=self.uses, weight=self.weight)
-        part.origin = self.origin
-        part.mark = self.mark
+        part = self.copy(self.stop - count, self.stop)
+        part.step, part.origin, part.mark = self.step, self.origin, self.mark
         self.stop -= count
         return part
+
+    def copy(self, start: int, stop: int) -> "Run":
+        """Return a run for some of its blocks, with what is known of them, for another tier."""
+        return Run(self.row, start, stop, uses=self.uses, weight=self.weight, tokens=self.tokens)
 
 
 class RunQueue:

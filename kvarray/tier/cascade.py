@@ -18,6 +18,7 @@ it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 
 from kvarray.policies.queues import Frequencies, Order
 from kvarray.policies.runs import NOBODY, Run
@@ -143,10 +144,7 @@ class Cascade:
         list of Cell
             What the lookup found, from the head to the tail.
         """
-        self.step += 1
-        if self.record:
-            self.entered.clear()
-            self.left.clear()
+        self._begin()
         cells = self._look_up(path)
         for frequencies in self._recorders:
             for row, blocks in path:
@@ -158,6 +156,12 @@ class Cascade:
         for frequencies in self._recorders:
             frequencies.settle()
         return cells
+
+    def _begin(self) -> None:
+        self.step += 1
+        if self.record:
+            self.entered.clear()
+            self.left.clear()
 
     def _look_up(self, path: Sequence[tuple[int, int]]) -> list[Cell]:
         """Find the path in all tiers, count its hits and mark what it uses."""
@@ -193,7 +197,7 @@ class Cascade:
         """Cut a row where what the tiers hold of it begins or ends."""
         cuts = sorted({0, blocks, *(run.start for _, run in found), *(run.stop for _, run in found)})
         cells: list[Cell] = []
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        for start, stop in pairwise(cuts):
             for tier, run in found:  # uppermost first
                 if run.start <= start and stop <= run.stop:
                     cells.append((row, start, stop, tier, run))
@@ -205,14 +209,21 @@ class Cascade:
     def _promotes(self, run: Run) -> bool:
         return self.promote_at is not None and run.uses > self.promote_at and not run.pins
 
-    def _new_run(self, row: int, start: int, stop: int, *, uses: int, origin: int) -> Run:
-        weight = 1.0 if self.weights is None else self.weights[row]
-        run = Run(row, start, stop, step=self.step, uses=uses, weight=weight)
-        run.origin = origin
+    def _create(self, row: int, start: int, stop: int) -> Run:
+        """Return a run for blocks that no tier holds."""
+        run = Run(row, start, stop, step=self.step)
+        run.origin = self.tiers
+        if self.weights is not None:
+            run.weight = self.weights[row]
+        if self.tokens is not None:
+            run.tokens = self.tokens[row]
         return run
 
-    def _admits(self, tier: int, row: int) -> bool:
-        return self.tokens is None or self.tokens[row] >= self.min_tokens[tier]
+    def _copy(self, source: Run, start: int, stop: int, origin: int) -> Run:
+        """Return a copy of blocks of a run, made in this step and come from the tier `origin`."""
+        copy = source.copy(start, stop)
+        copy.step, copy.origin = self.step, origin
+        return copy
 
     # ---- exclusive tiers -----------------------------------------------------------------------------------
 
@@ -221,33 +232,37 @@ class Cascade:
         used: list[list[Run]] = [[] for _ in range(self.tiers)]
         for row, start, stop, tier, run in reversed(cells):
             if run is None:
-                if row not in refused and self._admits(0, row):
-                    used[0].append(self._new_run(row, start, stop, uses=1, origin=self.tiers))
+                if row not in refused:
+                    used[0].append(self._create(row, start, stop))
             elif tier and self._promotes(run):
                 self.orders[tier].remove(run)
                 used[0].append(run)
             else:
                 used[tier].append(run)
-        sinking: list[Run] = []
-        for tier in range(self.tiers):
-            if sinking or used[tier]:
-                sinking = self._leave_exclusive(tier, self._enter(tier, sinking, used[tier]))
+        self._fill_exclusive(used)
 
-    def _leave_exclusive(self, tier: int, leaving: list[Run]) -> list[Run]:
-        """Count what leaves a tier and return it where there is a tier below to take it."""
-        for run in leaving:
-            source = run.origin if run.step == self.step else tier
-            if source > tier:
-                self._pass(run, tier)
-            elif tier == self.tiers - 1:
-                self._drop(run, tier)
-        return leaving if tier < self.tiers - 1 else []
+    def _fill_exclusive(self, used: list[list[Run]]) -> None:
+        """Let each tier take its runs, from the top down, and what leaves it sink to the next."""
+        last = self.tiers - 1
+        sinking: list[Run] = []
+        for tier, runs in enumerate(used):
+            if not (sinking or runs):
+                continue
+            sinking = self._enter(tier, sinking, runs)
+            for run in sinking:
+                if run.step == self.step and run.origin > tier:
+                    self._pass(run, tier)
+                elif tier == last:
+                    self._drop(run, tier)
 
     # ---- copies --------------------------------------------------------------------------------------------
 
     def _use_copies(self, path: Sequence[tuple[int, int]], cells: list[Cell], refused: Collection[int]) -> None:
         """Refresh all copies of the path, make those that the mode asks for, and let the top's victims sink."""
-        used = [self._copies(tier, path, cells, refused) for tier in range(self.tiers)]
+        self._fill_copies([self._copies(tier, path, cells, refused) for tier in range(self.tiers)])
+
+    def _fill_copies(self, used: list[list[Run]]) -> None:
+        """Let each tier take its runs, from the top down; what leaves it may be written to the next."""
         sinking: list[Run] = []
         for tier in range(self.tiers):
             if not (sinking or used[tier]):
@@ -268,21 +283,19 @@ class Cascade:
         """Return the runs of the path that are in a tier, and new ones for it, the deepest first."""
         rows = self.orders[tier].rows
         used = [run for row, _ in path for run in rows.get(row, ())]
-        for run in used:
-            run.origin = tier
         places = {row: place for place, (row, _) in enumerate(path)}
-        for row, start, stop, serving, run in cells:
-            if tier == serving or (run is None and row in refused):
+        for row, start, stop, serving, source in cells:
+            if tier == serving or (source is None and row in refused):
                 continue
             if any(held.start <= start and stop <= held.stop for held in rows.get(row, ())):
                 continue
-            uses = 1 if run is None else run.uses
-            if run is not None and tier < serving:
-                if self._promotes(run):
-                    used.append(self._new_run(row, start, stop, uses=uses, origin=tier + 1))
-            elif tier == 0 or 0 < self.write_at <= uses:
-                if self._admits(tier, row):
-                    used.append(self._new_run(row, start, stop, uses=uses, origin=(tier - 1) % (self.tiers + 1)))
+            if tier < serving and source is not None:
+                if self._promotes(source):
+                    used.append(self._copy(source, start, stop, tier + 1))
+            elif tier == 0:
+                used.append(self._create(row, start, stop))
+            elif 0 < self.write_at <= (1 if source is None else source.uses):
+                used.append(self._copy(source or self._create(row, start, stop), start, stop, tier - 1))
         used.sort(key=lambda run: (-places[run.row], -run.start))
         return used
 
@@ -290,29 +303,65 @@ class Cascade:
         """Return copies of those parts of a run that a tier neither holds nor takes in this step, deepest first."""
         held = [*self.orders[tier].rows.get(run.row, ()), *(new for new in coming if new.row == run.row)]
         held.sort(key=lambda other: -other.start)
-        parts = []
+        missing = []
         stop = run.stop
         for other in held:
             if other.start < stop and other.stop > run.start:
                 if other.stop < stop:
-                    parts.append((other.stop, stop))
+                    missing.append(run.copy(other.stop, stop))
                 stop = max(run.start, other.start)
         if run.start < stop:
-            parts.append((run.start, stop))
-        copies = []
-        for first, last in parts:
-            copy = Run(run.row, first, last, uses=run.uses, weight=run.weight)
-            if self._admits(tier, run.row):
-                copies.append(copy)
-        return copies
+            missing.append(run.copy(run.start, stop))
+        return missing
+
+    # ---- by hand -------------------------------------------------------------------------------------------
+
+    def find(self, row: int) -> tuple[int, Run] | None:
+        """Return the uppermost tier that holds a row of one block, and its run there."""
+        for tier, order in enumerate(self.orders):
+            runs = order.rows.get(row)
+            if runs:
+                return tier, runs[0]
+        return None
+
+    def move(self, row: int, target: int) -> None:
+        """Bring a row of one block to the top, or one tier down, as a step of its own."""
+        self._begin()
+        found = self.find(row)
+        assert found is not None
+        tier, run = found
+        used: list[list[Run]] = [[] for _ in range(self.tiers)]
+        run.step, run.origin = self.step, tier
+        if self.exclusive:
+            self.orders[tier].remove(run)
+            used[target].append(run)
+            self._fill_exclusive(used)
+            return
+        if target > tier:
+            self.orders[tier].remove(run)
+            self._drop(run, tier)
+        for place in (target,) if target > tier else range(tier):
+            if row not in self.orders[place].rows:
+                used[place].append(self._copy(run, run.start, run.stop, place + 1 if target < tier else tier))
+        self._fill_copies(used)
+
+    def evict(self, row: int) -> None:
+        """Drop a row of one block from all tiers, as a step of its own."""
+        self._begin()
+        for tier, order in enumerate(self.orders):
+            for run in tuple(order.rows.get(row, ())):
+                order.remove(run)
+                self._drop(run, tier)
 
     # ---- one tier ------------------------------------------------------------------------------------------
 
     def _enter(self, tier: int, sinking: list[Run], used: list[Run]) -> list[Run]:
         """Let runs into a tier, touch those that are there, and return what leaves it for them."""
         order = self.orders[tier]
-        if self.min_tokens[tier]:
-            sinking = [run for run in sinking if self._admits(tier, run.row) or self._refuse(run, tier)]
+        least = self.min_tokens[tier]
+        if least:
+            sinking = [run for run in sinking if run.tokens >= least or self._refuse(run, tier)]
+            used = [run for run in used if run.tokens >= least or not self._is_offered(run, tier)]
         coming = sinking + [run for run in used if run.queue is None]
         leaving: list[Run] = []
         if coming:
@@ -346,9 +395,8 @@ class Cascade:
         for run in coming:
             need = run.stop - run.start - room
             room = max(0, -need)
-            is_promoted = run.step == self.step and tier < run.origin < self.tiers
             while need > 0 and (choice := order.victim(self.step)) is not None:
-                if not is_promoted and self.frequencies[run.row] <= self.frequencies[choice[0].row]:
+                if self._is_offered(run, tier) and self.frequencies[run.row] <= self.frequencies[choice[0].row]:
                     accepted = run.split(run.stop - run.start - need)
                     self._refuse(run, tier)
                     run.start, run.stop = accepted.start, accepted.stop
@@ -357,6 +405,10 @@ class Cascade:
                 need -= part.stop - part.start
                 leaving.append(part)
         return leaving
+
+    def _is_offered(self, run: Run, tier: int) -> bool:
+        """Whether a run comes to a tier from above or outside, so that the tier may turn it away."""
+        return run.step != self.step or run.origin < tier or run.origin == self.tiers
 
     def _let_in(self, run: Run, tier: int, *, sunk: bool) -> None:
         """Insert a run and count the boundaries that it crossed on its way."""
