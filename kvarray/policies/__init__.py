@@ -1,31 +1,21 @@
 """Eviction orders: key functions first, those with queues of their own after them."""
 
-from kvarray.policies.keys import (
-    POLICIES,
-    Columns,
-    Keys,
-    Policy,
-    fifo,
-    filo,
-    lfu,
-    lru,
-    mru,
-    priority,
-    slru,
-    smallest,
-    tlru,
-)
+from kvarray.policies.keys import (Columns, Keys, POLICIES, Policy, fifo, filo, lfu, lru, mru, priority, slru, smallest, tlru,)
+from kvarray.policies.queues import ORDERS, Order, order_maker
 
 __all__ = [
-    "POLICIES",
     "Columns",
     "Keys",
+    "ORDERS",
+    "Order",
+    "POLICIES",
     "Policy",
     "fifo",
     "filo",
     "lfu",
     "lru",
     "mru",
+    "order_maker",
     "priority",
     "slru",
     "smallest",
