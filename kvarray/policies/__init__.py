@@ -1,14 +1,28 @@
 """Eviction orders: key functions first, those with queues of their own after them."""
 
-from kvarray.policies.keys import (Columns, Keys, POLICIES, Policy, fifo, filo, lfu, lru, mru, priority, slru, smallest, tlru,)
+from kvarray.policies.keys import (
+    POLICIES,
+    Columns,
+    Keys,
+    Policy,
+    fifo,
+    filo,
+    lfu,
+    lru,
+    mru,
+    priority,
+    slru,
+    smallest,
+    tlru,
+)
 from kvarray.policies.queues import ORDERS, Order, order_maker
 
 __all__ = [
+    "ORDERS",
+    "POLICIES",
     "Columns",
     "Keys",
-    "ORDERS",
     "Order",
-    "POLICIES",
     "Policy",
     "fifo",
     "filo",
