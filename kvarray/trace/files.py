@@ -278,5 +278,5 @@ def write_trace(trace: Trace, path: str | PathLike[str], *, compressed: bool = F
             return
         import gzip
 
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
             packed.writelines(json_lines(trace))
