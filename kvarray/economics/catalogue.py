@@ -50,9 +50,9 @@ def catalogue_config(name: str) -> tuple[str, dict[str, Any]]:
     >>> catalogue_config("lama-3.1-8b")
     Traceback (most recent call last):
         ...
-    ValueError: no model named 'lama-3.1-8b' in the catalogue; did you mean Llama-3.1-8B, Llama-3-8B, Llama-3.1-70B?
+    ValueError: no model named 'lama-3.1-8b' in the catalogue; did you mean Llama-3.1-8B, Llama-3.2-1B, Llama-3-8B?
     """
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for row in _rows():
         for spelling in (row["name"], *row["aliases"]):
             rows.setdefault(_plain(spelling), row)

@@ -1,12 +1,12 @@
 """From a Hugging Face `config.json` to what the model keeps for its tokens.
 
-The reader goes by fields, not by model names: heads and their sizes, latent ranks, windows, ratios, states. The family
-(`model_type`) adds only what its code supplies silently (`families`), and where a layer's kind is not listed
+The reader goes by fields, not by model names: heads and their sizes, latent ranks, windows, ratios, states. The
+family (`model_type`) adds only what its code supplies silently (`families`), and where a layer's kind is not listed
 (`layouts`). What was assumed is listed in the result; what is missing, contradictory, or sounds as if it shaped the
 cache and is not understood, is an error.
 
-Left out: encoder-decoder models, cross attention to images, and models without a key-value cache or a state of a known
-shape (RWKV, xLSTM). Where engines pad or mix formats (vLLM's 656-byte rows of sparse MLA, fp8 indexer keys with
+Left out: encoder-decoder models, cross attention to images, and models without a key-value cache or a state of a
+known shape (RWKV, xLSTM). Where engines pad or mix formats (vLLM's 656-byte rows of sparse MLA, fp8 indexer keys with
 their scales, hybrid pages blown up to one size) the counts here are of the numbers themselves.
 """
 
@@ -84,13 +84,11 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lifted(text: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the text part with the head counts of MPT's and DBRX's ``attn_config`` lifted to the top."""
+    """Return the text part with the head count inside MPT's and DBRX's ``attn_config`` lifted to the top."""
     inner = text.get("attn_config")
-    lifted = {"kv_n_heads": inner.get("kv_n_heads")} if isinstance(inner, Mapping) else {}
-    fields = {field: value for field, value in {**text, **lifted}.items() if value is not None}
-    if "kv_n_heads" in fields:
-        fields.setdefault("num_kv_heads", fields.pop("kv_n_heads"))
-    return fields
+    if isinstance(inner, Mapping) and inner.get("kv_n_heads") is not None:
+        return {"num_kv_heads": inner["kv_n_heads"], **text}
+    return dict(text)
 
 
 def _refuse_leftovers(fields: Fields, family: str) -> None:
@@ -98,8 +96,8 @@ def _refuse_leftovers(fields: Fields, family: str) -> None:
     if left:
         listed = ", ".join(f"{field} = {str(fields.config[field])[:60]}" for field in left[:5])
         raise fields.fail(
-            f"fields that may shape the cache are not understood for {family}: {listed}; leave them out if they do not,"
-            " or give the layers with ModelSpec.from_fields"
+            f"fields that may shape the cache are not understood for {family}: {listed}; leave them out if they do"
+            " not, or give the layers with ModelSpec.from_fields"
         )
 
 
@@ -194,17 +192,20 @@ def _own_of_layer(fields: Fields, layer: int, what: str) -> int | None:
     if not isinstance(overrides, Mapping) or not all(str(key).isdigit() for key in overrides):
         raise fields.fail(f"per_layer_config must be a mapping of layer numbers: got {str(overrides)[:60]}")
     own = {int(key): value for key, value in overrides.items()}.get(layer)
-    return None if own is None else Fields(own, where=f"{fields.where}: per_layer_config of layer {layer}").count(what)
+    return (
+        None if own is None else Fields(own, where=f"{fields.where}: per_layer_config of layer {layer}").count(what)
+    )
 
 
 def _own_of_kind(fields: Fields, kind: str, what: str) -> int | None:
     """Return the heads or widths that the sliding or the full layers of a model have of their own."""
     sliding = {"heads": "swa_num_key_value_heads", "key": "swa_head_dim", "value": "swa_v_head_dim"}
-    fields.used.update((*sliding.values(), "attention_other_setting", "global_head_dim", "num_global_key_value_heads"))
+    fields.used |= {*sliding.values(), "attention_other_setting", "global_head_dim", "num_global_key_value_heads"}
     if kind == "sliding":
         other = fields.part("attention_other_setting")  # Step: the settings of the layers that are not full
-        stated = None if other is None or what == "value" else other.count("kv_heads" if what == "heads" else "head_dim")
-        return stated or fields.count(sliding[what])
+        if other is not None and what != "value":
+            return other.count("kv_heads" if what == "heads" else "head_dim")
+        return fields.count(sliding[what])
     if kind != "full":
         return None
     if what == "heads":  # Gemma 4 goes by the number only where keys and values are one
@@ -258,7 +259,9 @@ def _storing_layers(fields: Fields, kinds: list[str]) -> list[bool]:
         raise fields.fail(f"num_kv_shared_layers must be less than the {layers} layers: got {shared}")
     homeless = set(kinds[layers - shared :]) - set(kinds[: layers - shared]) if shared else set()
     if homeless:
-        raise fields.fail(f"the last {shared} layers share the cache of earlier ones, and none of those is {homeless}")
+        raise fields.fail(
+            f"the last {shared} layers share the cache of earlier ones, of which none is {min(homeless)}"
+        )
     every = fields.count("cla_share_factor") if fields.flag("use_cla") else 1
     fields.raw("cla_share_factor")
     return [layer < layers - shared and layer % (every or 1) == 0 for layer in range(layers)]
@@ -280,7 +283,8 @@ def _index_layers(fields: Fields, kinds: list[str], family: str) -> list[bool]:
             raise fields.fail("index_head_dim is missing, which the sparse-attention layers need")
         return [False] * layers
     own = _own_indexers(fields, layers)
-    return [own[i] and (kinds[i] == "indexed" or "indexed" not in kinds) and kinds[i] != "none" for i in range(layers)]
+    sparse_kind = "indexed" if "indexed" in kinds else "full"
+    return [own[i] and kinds[i] == sparse_kind for i in range(layers)]
 
 
 def _own_indexers(fields: Fields, layers: int) -> list[bool]:
@@ -302,7 +306,7 @@ def _index_width(fields: Fields) -> int:
     sparse = fields.part("sparse_attention_config")
     width = sparse.need("sparse_index_dim") if sparse is not None else fields.need("index_head_dim")
     fields.assume(
-        f"indexer keys ({width} numbers a token) are kept at the cache's dtype; vLLM and SGLang keep DeepSeek's in fp8"
+        f"indexer keys ({width} numbers a token) are kept at the cache's dtype; engines keep DeepSeek's in fp8"
     )
     return width
 
@@ -360,7 +364,7 @@ def _compressed(fields: Fields) -> tuple[list[KVStream], list[FixedState], list[
 
 
 def _ratios(fields: Fields) -> list[tuple[int, bool]]:
-    """Return for each layer the tokens to an entry, 0 where there is a window alone, and whether it has an indexer."""
+    """Return for each layer the tokens to an entry (0: a window alone), and whether it has an indexer."""
     rates = fields.part("compress_rates")
     names = fields.items("layer_types")
     listed = fields.items("compress_ratios")

@@ -41,6 +41,7 @@ class MemoryPrice:
     unit: str
 
     def __post_init__(self) -> None:
+        """Check the values."""
         as_real("price", self.amount, low=0.0)
         size, _, time = self.unit.partition("-")
         if size not in _SIZES or time not in _TIMES:

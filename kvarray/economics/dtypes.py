@@ -1,9 +1,9 @@
 """How the numbers of a cache are stored: bits each, and the scales of quantised groups.
 
-A vector of one head and token (a key, a value, a latent) is the unit that is packed and scaled: its numbers fill whole
-bytes, and a group never reaches over its end. The block formats of the hardware come with their groups (``mxfp8``,
-``mxfp4``: 32 numbers share one byte; ``nvfp4``: 16); for the plain ones (``fp8``, ``int8``, ``int4`` ...) groups are a
-choice, and without one the scales are per tensor and cost nothing worth counting.
+A vector of one head and token (a key, a value, a latent) is the unit that is packed and scaled: its numbers fill
+whole bytes, and a group never reaches over its end. The block formats of the hardware come with their groups
+(``mxfp8``, ``mxfp4``: 32 numbers share one byte; ``nvfp4``: 16); for the plain ones (``fp8``, ``int8``, ``int4`` ...)
+groups are a choice, and without one the scales are per tensor and cost nothing worth counting.
 """
 
 from collections.abc import Mapping
@@ -88,10 +88,10 @@ def kv_dtype(name: str, *, group_size: int | None = None, scale_dtype: str = "fp
     --------
     >>> kv_dtype("bf16").vector_bytes(128), kv_dtype("nvfp4").vector_bytes(128)
     (256, 72)
-    >>> kv_dtype("bfp16")
+    >>> kv_dtype("bfloat")
     Traceback (most recent call last):
         ...
-    ValueError: dtype must be a number format that is known: got 'bfp16'; did you mean bf16, fp16?
+    ValueError: dtype must be a number format that is known: got 'bfloat'; did you mean float, bfloat16, float32?
     """
     if group_size is None:
         return _GROUPED[name] if name in _GROUPED else KVDtype(name, _bits("dtype", name))

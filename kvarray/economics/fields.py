@@ -33,20 +33,20 @@ _TELLING = re.compile(
     r"|per_layer_config|sink"
 )
 """Words of fields that shape caches."""
-_HARMLESS = frozenset(
-    """
-    activation_sparsity_pattern add_full_attention_sink_bias add_swa_attention_sink_bias chunk_size
-    chunk_size_feed_forward compress_rope_theta context_window_size conv_L_cache expert_layer_offset
-    expert_layer_period hc_sinkhorn_iters index_block_size index_local_blocks index_n_heads
-    index_share_for_mtp_iteration index_skip_topk_offset index_topk index_topk_blocks index_topk_freq
-    index_topk_pattern indexer_rope_interleave linear_a_log_max linear_allow_neg_eigval linear_attn_alpha_factor
-    linear_attn_beta_factor linear_dt_init_floor linear_dt_max linear_dt_min mamba_chunk_size mamba_conv_bias
-    mamba_dt_rank mamba_hidden_act mamba_norm_before_gate mamba_proj_bias mamba_rms_norm max_window_layers
-    mlp_layer_types moe_layer_interval no_rope_layer_interval o_lora_rank prefill_chunk_size q_lora_rank qk_head_dim
-    qk_nope_head_dim qk_rope_head_dim rms_norm_before_gate ssm_in_multiplier ssm_multipliers ssm_out_multiplier
-    use_mamba_kernels use_sliding_window v_head_dim
-    """.split()
-)
+_HARMLESS = {
+    "activation_sparsity_pattern", "add_full_attention_sink_bias", "add_swa_attention_sink_bias", "chunk_size",
+    "chunk_size_feed_forward", "compress_rope_theta", "context_window_size", "conv_L_cache",
+    "expert_layer_offset", "expert_layer_period", "hc_sinkhorn_iters", "index_block_size", "index_local_blocks",
+    "index_n_heads", "index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk",
+    "index_topk_blocks", "index_topk_freq", "index_topk_pattern", "indexer_rope_interleave", "linear_a_log_max",
+    "linear_allow_neg_eigval", "linear_attn_alpha_factor", "linear_attn_beta_factor", "linear_dt_init_floor",
+    "linear_dt_max", "linear_dt_min", "mamba_chunk_size", "mamba_conv_bias", "mamba_dt_rank",
+    "mamba_hidden_act", "mamba_norm_before_gate", "mamba_proj_bias", "mamba_rms_norm", "max_window_layers",
+    "mlp_layer_types", "moe_layer_interval", "no_rope_layer_interval", "o_lora_rank", "prefill_chunk_size",
+    "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "rms_norm_before_gate",
+    "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier", "use_mamba_kernels", "use_sliding_window",
+    "v_head_dim",
+}  # fmt: skip
 """Fields with such a word that shape none."""
 
 

@@ -5,9 +5,9 @@ Every cache in use is a sum of two laws. A *stream* keeps vectors for tokens:
     entries(n) = min(n, window) // ratio        bytes(n) = entries(n) x heads x bytes of the head's vectors
 
 Full attention has neither window nor ratio; a sliding or chunked layer has a window; MLA is one "head" that holds the
-latent and the rotary part; a sparse-attention indexer is a stream of one more key; compressed attention keeps one entry
-for each `ratio` tokens. A *state* is fixed per sequence: the recurrence of a linear-attention or Mamba layer, the
-tail of its convolution, the open window of a compressor.
+latent and the rotary part; a sparse-attention indexer is a stream of one more key; compressed attention keeps one
+entry for each `ratio` tokens. A *state* is fixed per sequence: the recurrence of a linear-attention or Mamba layer,
+the tail of its convolution, the open window of a compressor.
 
 Tensor parallelism is one law for all of them: heads are split over the ranks, and where there are fewer heads than
 ranks each rank holds a copy of one (which copies MLA latents and indexer keys to every rank).
@@ -53,6 +53,7 @@ class KVStream:
     layers: int = 1
 
     def __post_init__(self) -> None:
+        """Check the values."""
         for name in ("heads", "ratio", "layers"):
             as_positive_int(f"{name} of the {self.kind} stream", getattr(self, name))
         if not self.widths:
@@ -88,6 +89,7 @@ class FixedState:
     layers: int = 1
 
     def __post_init__(self) -> None:
+        """Check the values."""
         for name in ("heads", "width", "layers"):
             as_positive_int(f"{name} of the {self.kind} state", getattr(self, name))
 

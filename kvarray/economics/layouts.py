@@ -2,8 +2,8 @@
 
 Configs say it in a dozen ways: a list of names (``layer_types``), a string of letters (``hybrid_override_pattern``),
 a period with an offset, the indices of the attention layers, a list of zeros and ones, or nothing at all where the
-family's code knows. Each way is one function here that returns a kind per layer, or None where the config does not use
-it. Ways that are given together must agree.
+family's code knows. Each way is one function here that returns a kind per layer, or None where the config does not
+use it. Ways that are given together must agree.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ def layer_kinds(fields: Fields, family: str, row: Family) -> list[str]:
         if kinds != stated[first]:
             at = next(i for i in range(layers) if kinds[i] != stated[first][i])
             raise fields.fail(
-                f"{first} and {field} must agree: layer {at} is {stated[first][at]} by one and {kinds[at]} by the other"
+                f"{first} and {field} must agree: layer {at} is {stated[first][at]} by one, {kinds[at]} by the other"
             )
     if family == "gemma4" and stated[first][-1] != "full":
         fields.assume("the last layer is full attention, which the code of gemma4 enforces")
@@ -104,7 +104,7 @@ def _zeros_and_ones(field: str, zero: str, one: str) -> Callable[[Fields], list[
 
 
 def _linear_attn_config(fields: Fields) -> list[str] | None:
-    """Kimi's lists, which count layers from 1."""
+    """Read Kimi's lists, which count layers from 1."""
     inner = fields.part("linear_attn_config")
     if inner is None:
         return None
@@ -116,7 +116,7 @@ def _linear_attn_config(fields: Fields) -> list[str] | None:
 
 
 def _attention_types(fields: Fields) -> list[str] | None:
-    """GPT-Neo's ``[[["global", "local"], 12]]``: patterns, and how often each is repeated."""
+    """Read GPT-Neo's ``[[["global", "local"], 12]]``: patterns, and how often each is repeated."""
     groups = fields.items("attention_types")
     if groups is None:
         return None
@@ -128,7 +128,7 @@ def _attention_types(fields: Fields) -> list[str] | None:
 
 
 def _block_configs(fields: Fields) -> list[str] | None:
-    """The blocks of a searched architecture; heads and windows of each are read with the attention."""
+    """Read the blocks of a searched architecture; heads and windows of each are read with the attention."""
     blocks = fields.items("block_configs")
     if blocks is None:
         return None
@@ -166,9 +166,11 @@ def _implied(fields: Fields, layers: int, row: Family, family: str) -> tuple[str
     explicit = fields.items("layer_types") is not None or fields.items("layers_block_type") is not None
 
     def default(field: str) -> int | None:
-        """A rule of the family's own must not speak against a list in the config."""
-        return fields.whole(field, fields.raw(field), low=0) if fields.has(field) else (
-            None if explicit else fields.count(field, low=0)
+        """Return a number of the config, or the family's own, which must not speak against a list in the config."""
+        return (
+            fields.whole(field, fields.raw(field), low=0)
+            if fields.has(field)
+            else (None if explicit else fields.count(field, low=0))
         )
 
     interval = default("full_attention_interval")
@@ -197,7 +199,7 @@ def _implied(fields: Fields, layers: int, row: Family, family: str) -> tuple[str
 
 
 def _windows_in_a_pattern(fields: Fields, layers: int) -> tuple[str, list[str]] | None:
-    """``sliding_window_pattern``: a period whose last layer is full, or letters L and G that repeat."""
+    """Read ``sliding_window_pattern``: a period whose last layer is full, or letters L and G that repeat."""
     field = "sliding_window_pattern"
     pattern = fields.raw(field)
     if pattern is None and not fields.has("layer_types"):
@@ -231,7 +233,7 @@ def _by_family(fields: Fields, layers: int, row: Family, family: str) -> list[st
 
 
 def _by_rotary_layers(fields: Fields, layers: int, family: str) -> list[str]:
-    """Llama 4 attends in chunks where it has rotary positions; SmolLM3 slides where it has none."""
+    """Return chunks where Llama 4 has rotary positions, windows where SmolLM3 has none."""
     rotary: list[Any] | None = fields.items("no_rope_layers")  # despite its name, 1 where there are rotary positions
     if rotary is None:
         interval = fields.count("no_rope_layer_interval") or 4

@@ -1,13 +1,14 @@
 """Bytes of KV for many models, formats and lengths at once, and the way back from memory to tokens.
 
-A `Footprint` is a table: one row per model, format and tensor-parallel degree; the streams of all rows lie flat beside
-each other. All figures are those of *one rank*; a group of `tp` ranks holds `tp` times as much, replicas included.
+A `Footprint` is a table: one row per model, format and tensor-parallel degree; the streams of all rows lie flat
+beside each other. All figures are those of *one rank*; a group of `tp` ranks holds `tp` times as much, replicas
+included.
 
 Blocks: a sequence holds whole blocks. A window of w tokens can lie across one block more than it would fill, so a
 sliding layer is charged the most that it ever holds up to that length, ``min(ceil(n / T), ceil((w + T - 1) / T))``
 blocks; chunks begin at their own multiples, which saves that block where the block size divides them. vLLM gives the
-same at decode; during prefill its windows also hold the tokens being computed, which are not counted here. Hybrid engines
-that pad states and pages to one size, or hold one state per block for prefix caching, need more than this.
+same at decode; during prefill its windows also hold the tokens being computed, which are not counted here. Hybrid
+engines that pad states and pages to one size, or hold one state per block for prefix caching, need more than this.
 """
 
 import math
@@ -232,7 +233,8 @@ class Footprint:
         parts = self._stream_bytes(lengths[None], size)  # [S, K]
         kinds = np.array(self.stream_kinds)
         split = {
-            kind: self._row_sums(np.where((kinds == kind)[:, None], parts, 0)) for kind in dict.fromkeys(self.stream_kinds)
+            kind: self._row_sums(np.where((kinds == kind)[:, None], parts, 0))
+            for kind in dict.fromkeys(self.stream_kinds)
         }
         state = np.broadcast_to(self.state_bytes[:, None], (len(self.models), len(lengths))).copy()
         return {**split, "state": state}
@@ -276,7 +278,9 @@ class Footprint:
         cost = self.bytes_per_sequence(tokens, block_size=block_size)
         if not cost.all():
             at = int(np.argwhere(cost == 0)[0, 1])
-            raise ValueError(f"tokens[{at}] must be enough for an entry of the compressed layers, which keep nothing yet")
+            raise ValueError(
+                f"tokens[{at}] must be enough for one entry of the compressed layers: they keep none yet"
+            )
         return room // cost
 
     def tokens_that_fit(
@@ -324,7 +328,9 @@ class Footprint:
             held = np.minimum(lengths, self.window[:, None])
         else:
             offset = np.where(self.is_aligned, np.gcd(self.window, block_size), 1)
-            most = np.where(self.window == _NO_WINDOW, self.window, -(-(self.window + block_size - offset) // block_size))
+            most = np.where(
+                self.window == _NO_WINDOW, self.window, -(-(self.window + block_size - offset) // block_size)
+            )
             held = np.minimum(-(-lengths // block_size), most[:, None]) * block_size
         compressed = np.flatnonzero(self.ratio > 1)
         held[compressed] //= self.ratio[compressed, None]
@@ -346,7 +352,9 @@ class Footprint:
         sizes = np.asarray(memory)
         sizes = as_ints("memory", np.full(len(self.models), sizes) if sizes.ndim == 0 else sizes, low=0)
         if len(sizes) != len(self.models):
-            raise ValueError(f"memory must be one number or one per row: got {len(sizes)} for {len(self.models)} rows")
+            raise ValueError(
+                f"memory must be one number or one per row: got {len(sizes)} for {len(self.models)} rows"
+            )
         return sizes
 
     def _block_size(self, block_size: int) -> int:

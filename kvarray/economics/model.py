@@ -54,6 +54,7 @@ class ModelSpec:
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        """Check the values."""
         if not self.streams and not self.states:
             raise ValueError(f"{self.name}: a model must keep something: got no streams and no states")
 
@@ -131,7 +132,7 @@ class ModelSpec:
 
         Examples
         --------
-        >>> spec = ModelSpec.from_dict({"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768}, name="gpt2")
+        >>> spec = ModelSpec.from_dict({"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768})
         >>> for line in spec.assumptions:
         ...     print(line)
         num_key_value_heads is absent: 12, one for each attention head

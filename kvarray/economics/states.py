@@ -1,8 +1,8 @@
 """The fixed state of layers that do not keep their tokens: linear attention, Mamba, short convolutions, compressors.
 
 Shapes follow vLLM's state calculators: a convolution of kernel k keeps the last k - 1 inputs; recurrences keep one
-matrix per head. Where a config does not name the format of the recurrent state, it is the model's own, as in vLLM; what
-the reference code holds in fp32 whatever the model's format is fp32 here.
+matrix per head. Where a config does not name the format of the recurrent state, it is the model's own, as in vLLM;
+what the reference code holds in fp32 whatever the model's format is fp32 here.
 """
 
 from kvarray.economics.fields import Fields
@@ -44,7 +44,7 @@ def linear_states(fields: Fields, family: str) -> list[FixedState]:
         return _mamba2(fields, family)
     raise fields.fail(
         "the size of the linear layers' state is missing: linear_num_value_heads and its like (gated delta net),"
-        " linear_attn_config (Kimi delta attention), or mamba_n_heads, mamba_d_state and their like (Mamba) are needed"
+        " linear_attn_config (Kimi delta attention), or mamba_n_heads, mamba_d_state and their like (Mamba)"
     )
 
 
