@@ -1,0 +1,21 @@
+"""Closed forms over a whole trace: recency distances, hit curves, bounds."""
+
+from kvarray.reuse.curve import UNITS, HitCurve, hit_curve, stream_curve, ttl_curve
+from kvarray.reuse.distances import NEVER, Runs, prefix_runs, stream_runs
+from kvarray.reuse.optimal import OptimalHits, optimal_hits
+from kvarray.reuse.working_set import working_set
+
+__all__ = [
+    "NEVER",
+    "UNITS",
+    "HitCurve",
+    "OptimalHits",
+    "Runs",
+    "hit_curve",
+    "optimal_hits",
+    "prefix_runs",
+    "stream_curve",
+    "stream_runs",
+    "ttl_curve",
+    "working_set",
+]
