@@ -328,8 +328,7 @@ def check_offsets(name: str, offsets: Ids, num_values: int) -> None:
         raise ValueError(f"{name} must have one item more than there are rows: got none")
     if offsets[0] != 0 or offsets[-1] != num_values:
         raise ValueError(
-            f"{name} must begin at 0 and end at the number of values, {num_values}: "
-            f"got {offsets[0]} and {offsets[-1]}"
+            f"{name} must begin at 0 and end at the number of values, {num_values}: got {offsets[0]} and {offsets[-1]}"
         )
     falls = np.zeros(len(offsets), dtype=np.bool_)
     np.less(offsets[1:], offsets[:-1], out=falls[1:])

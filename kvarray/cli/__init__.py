@@ -13,7 +13,7 @@ from kvarray.errors import KVArrayError
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = ("size",)
 """Names of the modules of this package that are subcommands, in the order of the help."""
 
 

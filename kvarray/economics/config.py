@@ -177,9 +177,10 @@ def _heads(fields: Fields, family: str, kind: str, layer: int) -> int:
 
 
 def _falcon_heads(fields: Fields, heads: int | None) -> int:
-    if fields.flag("new_decoder_architecture"):
+    is_grouped, is_multi_query = fields.flag("new_decoder_architecture"), fields.flag("multi_query")
+    if is_grouped:
         return heads or fields.need("heads")
-    if fields.flag("multi_query"):
+    if is_multi_query:
         return 1  # Falcon-7B states num_kv_heads = num_attention_heads beside it, and its code goes by the flag
     return fields.need("heads")
 
@@ -192,9 +193,7 @@ def _own_of_layer(fields: Fields, layer: int, what: str) -> int | None:
     if not isinstance(overrides, Mapping) or not all(str(key).isdigit() for key in overrides):
         raise fields.fail(f"per_layer_config must be a mapping of layer numbers: got {str(overrides)[:60]}")
     own = {int(key): value for key, value in overrides.items()}.get(layer)
-    return (
-        None if own is None else Fields(own, where=f"{fields.where}: per_layer_config of layer {layer}").count(what)
-    )
+    return None if own is None else Fields(own, where=f"{fields.where}: per_layer_config of layer {layer}").count(what)
 
 
 def _own_of_kind(fields: Fields, kind: str, what: str) -> int | None:
@@ -259,9 +258,7 @@ def _storing_layers(fields: Fields, kinds: list[str]) -> list[bool]:
         raise fields.fail(f"num_kv_shared_layers must be less than the {layers} layers: got {shared}")
     homeless = set(kinds[layers - shared :]) - set(kinds[: layers - shared]) if shared else set()
     if homeless:
-        raise fields.fail(
-            f"the last {shared} layers share the cache of earlier ones, of which none is {min(homeless)}"
-        )
+        raise fields.fail(f"the last {shared} layers share the cache of earlier ones, of which none is {min(homeless)}")
     every = fields.count("cla_share_factor") if fields.flag("use_cla") else 1
     fields.raw("cla_share_factor")
     return [layer < layers - shared and layer % (every or 1) == 0 for layer in range(layers)]
@@ -352,6 +349,7 @@ def _compressed(fields: Fields) -> tuple[list[KVStream], list[FixedState], list[
             f"compress_ratios must name each of the {layers} layers, or those and the {drafts} draft layers:"
             f" got {len(ratios)}"
         )
+    fields.used.add("index_head_dim")  # which configs name even where no layer is sparse
     fields.assume("keys and values are one vector of head_dim numbers, kept once")
     fields.assume("what a compressor keeps of its open window is fp32, sized as in the reference code")
     parts = [_compressed_layer(fields, ratio, sparse=sparse) for ratio, sparse in ratios]

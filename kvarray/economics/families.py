@@ -100,6 +100,9 @@ FAMILIES: Mapping[str, Family] = {
         "last_full", period=5, heads=8, kv_heads=2, head_dim=256, window=512, num_kv_shared_layers=15
     ),
     "gemma4": _sliding("last_full", period=6, heads=8, kv_heads=4, head_dim=256, window=512, global_head_dim=512),
+    "gemma4_unified": _sliding(
+        "last_full", period=6, heads=8, kv_heads=4, head_dim=256, window=1024, global_head_dim=512
+    ),
     "vaultgemma": _sliding("last_full", period=2, heads=8, kv_heads=4, head_dim=256, window=4096),
     "cohere2": _sliding("last_full", period=4, head_dim=128, window=4096),
     "gpt_oss": _sliding("last_full", period=2, heads=64, kv_heads=8, head_dim=64, window=128),

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from kvarray.arrays import as_positive_int
+from kvarray.economics.dtypes import kv_dtype
 
 __all__ = ["FixedState", "KVStream", "heads_per_rank", "merge_alike"]
 
@@ -92,6 +93,7 @@ class FixedState:
         """Check the values."""
         for name in ("heads", "width", "layers"):
             as_positive_int(f"{name} of the {self.kind} state", getattr(self, name))
+        kv_dtype(self.dtype)
 
 
 _Part = TypeVar("_Part", KVStream, FixedState)

@@ -57,18 +57,23 @@ def layer_kinds(fields: Fields, family: str, row: Family) -> list[str]:
     implied = _implied(fields, layers, row, family)
     if implied is not None:
         stated[implied[0]] = implied[1]
-    first = next(iter(stated), None)
-    if first is None:
-        return _by_family(fields, layers, row, family)
-    for field, kinds in stated.items():
-        if kinds != stated[first]:
-            at = next(i for i in range(layers) if kinds[i] != stated[first][i])
-            raise fields.fail(
-                f"{first} and {field} must agree: layer {at} is {stated[first][at]} by one, {kinds[at]} by the other"
-            )
-    if family == "gemma4" and stated[first][-1] != "full":
+    kinds = _agreed(fields, stated) if stated else _by_family(fields, layers, row, family)
+    if family.startswith("gemma4") and kinds[-1] != "full":
         fields.assume("the last layer is full attention, which the code of gemma4 enforces")
-        return [*stated[first][:-1], "full"]
+        return [*kinds[:-1], "full"]
+    return kinds
+
+
+def _agreed(fields: Fields, stated: dict[str, list[str]]) -> list[str]:
+    """Return the kinds that all fields state; an error where two differ."""
+    first, *others = stated
+    for field in others:
+        pairs = zip(stated[first], stated[field], strict=True)
+        for layer, (one, other) in enumerate(pairs):
+            if one != other:
+                raise fields.fail(
+                    f"{first} and {field} must agree: layer {layer} is {one} by one, {other} by the other"
+                )
     return stated[first]
 
 

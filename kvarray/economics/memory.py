@@ -4,11 +4,11 @@ A `Footprint` is a table: one row per model, format and tensor-parallel degree; 
 beside each other. All figures are those of *one rank*; a group of `tp` ranks holds `tp` times as much, replicas
 included.
 
-Blocks: a sequence holds whole blocks. A window of w tokens can lie across one block more than it would fill, so a
-sliding layer is charged the most that it ever holds up to that length, ``min(ceil(n / T), ceil((w + T - 1) / T))``
-blocks; chunks begin at their own multiples, which saves that block where the block size divides them. vLLM gives the
-same at decode; during prefill its windows also hold the tokens being computed, which are not counted here. Hybrid
-engines that pad states and pages to one size, or hold one state per block for prefix caching, need more than this.
+Blocks: a sequence holds whole blocks. A window of w tokens can lie across one block of T more than it would fill, so a
+windowed layer is charged ``min(ceil(n / T), ceil((w + T - 1) / T))`` blocks: those of all its tokens, or the most that
+its window can lie across. Chunks begin at their own multiples, which saves that block where T divides them. vLLM holds
+the same at decode; during prefill its windows hold the tokens being computed too, which are not counted here. Hybrid
+engines that pad states and pages to one size, or keep states at block boundaries for prefix caching, need more.
 """
 
 import math
@@ -278,9 +278,7 @@ class Footprint:
         cost = self.bytes_per_sequence(tokens, block_size=block_size)
         if not cost.all():
             at = int(np.argwhere(cost == 0)[0, 1])
-            raise ValueError(
-                f"tokens[{at}] must be enough for one entry of the compressed layers: they keep none yet"
-            )
+            raise ValueError(f"tokens[{at}] must be enough for one entry of the compressed layers: they keep none yet")
         return room // cost
 
     def tokens_that_fit(
@@ -352,9 +350,7 @@ class Footprint:
         sizes = np.asarray(memory)
         sizes = as_ints("memory", np.full(len(self.models), sizes) if sizes.ndim == 0 else sizes, low=0)
         if len(sizes) != len(self.models):
-            raise ValueError(
-                f"memory must be one number or one per row: got {len(sizes)} for {len(self.models)} rows"
-            )
+            raise ValueError(f"memory must be one number or one per row: got {len(sizes)} for {len(self.models)} rows")
         return sizes
 
     def _block_size(self, block_size: int) -> int:
@@ -372,6 +368,8 @@ class Footprint:
 
 
 def _formats(dtype: str | KVDtype | Sequence[str | KVDtype], rows: int) -> tuple[KVDtype, ...]:
+    if not isinstance(dtype, str | KVDtype | Sequence):
+        raise TypeError(f"dtype must be a number format or a sequence of them: got {dtype!r}")
     one_or_more = [dtype] * rows if isinstance(dtype, str | KVDtype) else list(dtype)
     if len(one_or_more) != rows:
         raise ValueError(f"dtype must be one format or one per model: got {len(one_or_more)} for {rows} models")

@@ -16,9 +16,7 @@ __all__ = ["Integers", "parse_integers"]
 _LONGEST = 20  # digits of 2^64 - 1
 _PAD = b"0" * 24  # three words may be read before the first number
 _DIGITS = np.uint64(0x0F0F0F0F0F0F0F0F)
-_KEEP_LAST = (
-    np.array([0] + [(2**64 - 1) << 8 * (8 - n) & (2**64 - 1) for n in range(1, 9)], dtype=np.uint64) & _DIGITS
-)
+_KEEP_LAST = np.array([0] + [(2**64 - 1) << 8 * (8 - n) & (2**64 - 1) for n in range(1, 9)], dtype=np.uint64) & _DIGITS
 _TOP = np.uint64(2**64 // 10**16)  # digits of 2^64 before the last sixteen, and those
 _REST = np.uint64((2**64 - 1) % 10**16)
 

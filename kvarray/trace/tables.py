@@ -69,9 +69,7 @@ def _read_length(text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise MalformedError(f"must be an integer: got {shown(text)}")
     if text.startswith("-") or (len(text) > 19 and len(text.lstrip("0")) > 19) or int(text) >= 2**63:
-        raise MalformedError(
-            f"must be {'0 or more' if text.startswith('-') else 'less than 2^63'}: got {shown(text)}"
-        )
+        raise MalformedError(f"must be {'0 or more' if text.startswith('-') else 'less than 2^63'}: got {shown(text)}")
     return int(text)
 
 
