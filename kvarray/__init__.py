@@ -1,5 +1,15 @@
 """KV-cache infrastructure of LLM serving as NumPy arrays."""
 
+from kvarray.economics import (
+    FixedState,
+    Footprint,
+    KVDtype,
+    KVStream,
+    MemoryPrice,
+    ModelSpec,
+    cost_per_million_tokens,
+    kv_dtype,
+)
 from kvarray.errors import BlockStateError, CapacityError, InvariantError, KVArrayError, TraceError
 from kvarray.policies import POLICIES
 from kvarray.reuse import HitCurve, hit_curve, optimal_hits, stream_curve, ttl_curve, working_set
@@ -20,17 +30,25 @@ __all__ = [
     "POLICIES",
     "BlockStateError",
     "CapacityError",
+    "FixedState",
+    "Footprint",
     "HitCurve",
     "InvariantError",
     "KVArrayError",
+    "KVDtype",
+    "KVStream",
+    "MemoryPrice",
+    "ModelSpec",
     "Trace",
     "TraceError",
     "agent_trace",
     "builtin_trace",
     "bursty_arrivals",
     "chat_trace",
+    "cost_per_million_tokens",
     "document_trace",
     "hit_curve",
+    "kv_dtype",
     "optimal_hits",
     "poisson_arrivals",
     "read_trace",

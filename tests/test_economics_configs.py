@@ -232,8 +232,10 @@ def test_files_that_are_none(tmp_path):
         ),
         (
             config(
-                "gemma4_text", sliding_window=8, global_head_dim=32, num_global_key_value_heads=1,
-                attention_k_eq_v=True,                layer_types=["sliding_attention"] * 3 + ["full_attention"], num_kv_shared_layers=0,
+                "gemma4_text", sliding_window=8, global_head_dim=32,
+                num_global_key_value_heads=1, attention_k_eq_v=True,
+                layer_types=["sliding_attention"] * 3 + ["full_attention"],
+                num_kv_shared_layers=0,
             ),
             "3 sliding 2x16+16 <8; 1 full 1x32+32",
         ),

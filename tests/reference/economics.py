@@ -1,5 +1,6 @@
 """What caches cost, layer by layer and token by token: the plain-Python oracle of `kvarray.economics`."""
 
+import math
 from fractions import Fraction
 
 BITS = {
@@ -16,13 +17,9 @@ BITS = {
 
 
 def vector_bytes(width, bits, group_size=None, scale_bits=0):
-    """Bytes of one vector, number by number: whole bytes of numbers, then whole bytes of scales."""
-    numbers = scales = 0
-    for place in range(width):
-        numbers += bits
-        if group_size is not None and place % group_size == 0:
-            scales += scale_bits
-    return (numbers + 7) // 8 + (scales + 7) // 8
+    """Bytes of one vector: whole bytes of numbers, then whole bytes of scales."""
+    groups = 0 if group_size is None else len(range(0, width, group_size))
+    return math.ceil(width * bits / 8) + math.ceil(groups * scale_bits / 8)
 
 
 def heads_of_rank(heads, tp):
