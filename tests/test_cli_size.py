@@ -113,7 +113,7 @@ def test_configs_by_path(capsys, tmp_path):
         (["llama-3.1-8b", "--tp", "3"], "kvarray size: tp must divide the 8 full KV heads"),
         (["llama-3.1-8b", "--tp", "0"], "kvarray size: tp must be 1 or more"),
         (["llama-3.1-8b", "--block-size", "0"], "kvarray size: block_size must be 1 or more: got 0"),
-        (["deepseek-v4-flash", "--block-size", "16"], "kvarray size: ratio must divide block_size = 16"),
+        (["deepseek-v4-flash", "--block-size", "16"], "block_size must be a multiple of the 128 tokens to"),
         (["llama-3.1-8b", "--memory", "80G"], "argument --memory: a size must have a unit out of"),
         (["llama-3.1-8b", "--dtype", "int4", "--group-size", "0"], "kvarray size: group_size must be 1 or more: got 0"),
         (["llama-3.1-8b", "--price", "2"], "argument --price: a price must be like 0.09/GB-month: got '2'"),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Flags, Ids, as_ints, as_positive_int, refuse
+from kvarray.arrays import Flags, Ids, as_ints, as_positive_int
 from kvarray.economics.dtypes import KVDtype, kv_dtype
 from kvarray.economics.layers import FixedState, KVStream, heads_per_rank
 from kvarray.economics.model import ModelSpec
@@ -355,9 +355,14 @@ class Footprint:
 
     def _block_size(self, block_size: int) -> int:
         size = as_positive_int("block_size", block_size)
-        if size > 1:
-            is_bad = size % self.ratio != 0
-            refuse("ratio", f"divide block_size = {size}, for a block holds whole entries", is_bad, self.ratio)
+        uneven = np.flatnonzero(size % self.ratio != 0)
+        if size > 1 and len(uneven):
+            first = int(uneven[0])
+            model = self.models[int(row_ids(self.stream_offsets)[first])].name
+            raise ValueError(
+                f"block_size must be a multiple of the {self.ratio[first]} tokens to an entry of"
+                f" {model}'s {self.stream_kinds[first]} layers: got {size}"
+            )
         return size
 
     def _check_products(self, tokens: Any) -> None:
