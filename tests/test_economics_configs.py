@@ -65,6 +65,9 @@ def summary(spec):
         (config("exaone4", sliding_window_pattern="LLX", sliding_window=8), "of the letters L and G: got 'LLX'"),
         (config("nobody", sliding_window=8), "sliding_window = 8, and nothing says which layers it is for"),
         (config("qwen2", use_sliding_window=True, sliding_window=8), "max_window_layers is missing"),
+        (config("llama", mamba_states=7), "not understood for llama: mamba_states = 7"),
+        (config("nobody", layer_group_size=4), "not understood for nobody: layer_group_size = 4"),
+        (config("deci", num_key_value_heads_per_layer=[4, 2]), "num_key_value_heads_per_layer must name each layer"),
         (config("nobody", attention_window_pattern=[1, 2]), "not understood for nobody: attention_window_pattern"),
         (config("llama", cross_attention_layers=[3]), "not understood for llama: cross_attention_layers"),
         (config("t5", is_encoder_decoder=True), "t5 keeps a cache of a shape that is not modelled"),
@@ -149,6 +152,16 @@ def test_files_that_are_none(tmp_path):
         (config("falcon", multi_query=True, num_key_value_heads=8), "4 full 1x16+16"),
         (config("falcon", new_decoder_architecture=True, multi_query=True), "4 full 2x16+16"),
         (config("falcon", multi_query=False, num_key_value_heads=None), "4 full 8x16+16"),
+        (config("RefinedWeb", without=["num_key_value_heads"], n_head_kv=4), "4 full 4x16+16"),
+        (config("deci", num_key_value_heads_per_layer=[4, 2, 2, 1]), "1 full 4x16+16; 2 full 2x16+16; 1 full 1x16+16"),
+        (config("hunyuan_v1_moe", use_mla=False, kv_lora_rank=32), "4 full 2x16+16"),
+        (config("qwen", max_position_embeddings=32768, seq_length=8192), "4 full 2x16+16"),
+        (config("qwen2_vl", text_config={}), "4 full 2x16+16"),
+        (
+            {"model_type": "mpt", "d_model": 32, "n_heads": 4, "n_layers": 2,
+             "attn_config": {"attn_type": "multiquery_attention"}},
+            "2 full 1x8+8",
+        ),
         (
             config("chatglm", multi_query_attention=True, multi_query_group_num=1, num_key_value_heads=None),
             "4 full 1x16+16",
@@ -312,6 +325,16 @@ def test_files_that_are_none(tmp_path):
         (
             config("lfm2", full_attn_idxs=[1], conv_L_cache=3, dtype="bfloat16"),
             "1 full 2x16+16; 3 conv state 128x2 bfloat16",
+        ),
+        (
+            config("lfm2", layer_types=["conv", "conv", "full_attention", "conv"], conv_L_cache=3, conv_dim=64,
+                   conv_dim_out=64, conv_bias=False, conv_use_xavier_init=True, dtype="bfloat16"),
+            "1 full 2x16+16; 3 conv state 64x2 bfloat16",
+        ),
+        (
+            {"model_type": "falcon_mamba", "num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16,
+             "expand": 16, "state_size": 4, "conv_kernel": 4, "dtype": "bfloat16"},
+            "2 mamba state 16x4 bfloat16; 2 conv state 16x3 bfloat16",
         ),
         (
             {"model_type": "mamba2", "num_hidden_layers": 2, "num_heads": 4, "head_dim": 8, "state_size": 16,

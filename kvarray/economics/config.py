@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvarray.economics.families import Family, family_of
-from kvarray.economics.fields import Fields
+from kvarray.economics.fields import NAMES, Fields
 from kvarray.economics.layers import FixedState, KVStream, merge_alike
 from kvarray.economics.layouts import layer_kinds
 from kvarray.economics.model import ModelSpec
@@ -64,7 +64,7 @@ def read_config(config: Mapping[str, Any], *, name: str) -> ModelSpec:
         states=merge_alike(states),
         draft_streams=merge_alike(drafts),
         num_heads=fields.count("heads"),
-        max_tokens=fields.count("max_tokens"),
+        max_tokens=_longest(fields),
         assumptions=tuple(fields.assumptions),
     )
 
@@ -73,7 +73,7 @@ def _text_part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return the part that describes the text model, however deep it is."""
     for field in _NESTED:
         inner = config.get(field)
-        if isinstance(inner, Mapping):
+        if isinstance(inner, Mapping) and inner:
             return _text_part(inner, name)
     return config
 
@@ -86,9 +86,19 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
 def _lifted(text: Mapping[str, Any]) -> dict[str, Any]:
     """Return the text part with the head count inside MPT's and DBRX's ``attn_config`` lifted to the top."""
     inner = text.get("attn_config")
-    if isinstance(inner, Mapping) and inner.get("kv_n_heads") is not None:
-        return {"num_kv_heads": inner["kv_n_heads"], **text}
-    return dict(text)
+    heads = None
+    if isinstance(inner, Mapping):
+        heads = 1 if inner.get("attn_type") == "multiquery_attention" else inner.get("kv_n_heads")
+    return dict(text) if heads is None else {"num_kv_heads": heads, **text}
+
+
+def _longest(fields: Fields) -> int | None:
+    """Return the longest context that a config names; of several names the most common one counts."""
+    for field in NAMES["max_tokens"]:
+        value = fields.raw(field)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
 
 
 def _refuse_leftovers(fields: Fields, family: str) -> None:
@@ -125,8 +135,11 @@ def _layered(fields: Fields, family: str, row: Family) -> tuple[list[KVStream], 
 def _attention(fields: Fields, family: str, kind: str, layer: int) -> list[KVStream]:
     """Return the stream of one layer's keys and values."""
     window, aligned = _window(fields, kind, layer), kind == "chunked"
-    if fields.count("kv_lora_rank") is not None:
-        latent = (fields.need("kv_lora_rank"), fields.need("qk_rope_head_dim", why="latent attention"))
+    if fields.count("kv_lora_rank") is not None and fields.raw("use_mla") is not False:
+        latent = (
+            _own_of_layer(fields, layer, "kv_lora_rank") or fields.need("kv_lora_rank"),
+            _own_of_layer(fields, layer, "qk_rope_head_dim") or fields.need("qk_rope_head_dim", why="latent attention"),
+        )
         name = "latent" if window is None else f"latent_{kind}"
         fields.assume("latent attention keeps the latent and the rotary part, not the keys and values made from them")
         return [KVStream(name, 1, latent, window=window, aligned=aligned)]
@@ -156,6 +169,11 @@ def _heads(fields: Fields, family: str, kind: str, layer: int) -> int:
     if blocks is not None:
         group = fields.whole("n_heads_in_group", blocks[layer]["attention"].get("n_heads_in_group"))
         return _divide(fields, fields.need("heads"), group, "the attention heads", "n_heads_in_group")
+    listed = fields.items("num_key_value_heads_per_layer")
+    if listed is not None:
+        if layer >= len(listed):
+            raise fields.fail(f"num_key_value_heads_per_layer must name each layer: got {len(listed)}")
+        return fields.whole(f"num_key_value_heads_per_layer[{layer}]", listed[layer])
     own = _own_of_layer(fields, layer, "kv_heads") or _own_of_kind(fields, kind, "heads")
     if own is not None:
         return own
@@ -178,7 +196,7 @@ def _heads(fields: Fields, family: str, kind: str, layer: int) -> int:
 
 def _falcon_heads(fields: Fields, heads: int | None) -> int:
     is_grouped, is_multi_query = fields.flag("new_decoder_architecture"), fields.flag("multi_query")
-    if is_grouped:
+    if is_grouped or (heads is not None and not fields.has("multi_query")):
         return heads or fields.need("heads")
     if is_multi_query:
         return 1  # Falcon-7B states num_kv_heads = num_attention_heads beside it, and its code goes by the flag

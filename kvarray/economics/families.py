@@ -45,14 +45,14 @@ FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(
         (
             "llama", "granite", "granitemoe", "granitemoeshared", "olmo", "olmo2", "olmoe", "phi", "phi-msft",
-            "gpt2", "gpt_neox", "gptj", "codegen", "opt", "bloom", "falcon", "RefinedWeb", "RefinedWebModel",
-            "mpt", "dbrx", "chatglm", "qwen", "baichuan", "internlm", "internlm2", "internlm3", "stablelm",
+            "gpt2", "gpt_neox", "gptj", "codegen", "opt", "bloom", "falcon", "RefinedWeb", "RefinedWebModel", "mpt",
+            "dbrx", "chatglm", "qwen", "baichuan", "internlm", "internlm2", "internlm3", "stablelm",
             "stablelm_epoch", "cohere", "persimmon", "nemotron", "glm", "arcee", "apertus", "ernie4_5",
             "ernie4_5_moe", "exaone", "helium", "deepseek", "deepseek_v2", "kimi_k2", "kimi_k25", "longcat_flash",
             "minicpm", "minicpm3", "minimax_m1", "gpt_bigcode", "hunyuan", "hunyuan_v1_dense", "hunyuan_v1_moe",
             "nemotron-nas", "xverse", "aquila", "orion", "solar_open", "youtu", "smollm", "bitnet", "xglm",
-            "biogpt", "command-r", "yi", "sarvam_mla", "sarvam_moe", "nanochat", "flex_olmo", "hy_v3", "jais2",
-            "diffllama", "gpt-sw3", "gpt_neox_japanese", "aria",
+            "biogpt", "command-r", "yi", "sarvam_mla", "sarvam_moe", "nanochat", "bailing_moe", "bailing_moe_v2",
+            "step3", "deci", "flex_olmo", "hy_v3", "jais2", "diffllama", "gpt-sw3", "gpt_neox_japanese", "aria",
         ),
         _plain(),
     ),

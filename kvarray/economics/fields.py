@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Fields"]
+__all__ = ["NAMES", "Fields"]
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -28,23 +28,22 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 _TELLING = re.compile(
     r"window|chunk_size|layer_types|block_type|block_configs|hybrid|pattern|layer_(period|offset|interval|idxs|indices)"
-    r"|attention_interval|attn_every|compress|^index|sparse_attention|mamba|ssm_|^linear_|^conv_|recurrent|loop"
+    r"|attention_interval|attn_every|compress|^index|sparse_attention|recurrent|loop|layer_group"
     r"|cross_attention|shared?_(layers|kv)|kv_shared|cla_|lora_rank|head_dim|kv_heads|key_value_heads|multi_query"
     r"|per_layer_config|sink"
 )
 """Words of fields that shape caches."""
+_SIZES = re.compile(r"mamba|ssm_|^linear_|^conv_")
+"""Words of fields that shape states where they are whole numbers, and tune the computation where they are not."""
 _HARMLESS = {
     "activation_sparsity_pattern", "add_full_attention_sink_bias", "add_swa_attention_sink_bias", "chunk_size",
-    "chunk_size_feed_forward", "compress_rope_theta", "context_window_size", "conv_L_cache",
+    "chunk_size_feed_forward", "compress_rope_theta", "context_window_size", "conv_L_cache", "conv_dim_out",
     "expert_layer_offset", "expert_layer_period", "hc_sinkhorn_iters", "index_block_size", "index_local_blocks",
-    "index_n_heads", "index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk",
-    "index_topk_blocks", "index_topk_freq", "index_topk_pattern", "indexer_rope_interleave", "linear_a_log_max",
-    "linear_allow_neg_eigval", "linear_attn_alpha_factor", "linear_attn_beta_factor", "linear_dt_init_floor",
-    "linear_dt_max", "linear_dt_min", "mamba_chunk_size", "mamba_conv_bias", "mamba_dt_rank",
-    "mamba_hidden_act", "mamba_norm_before_gate", "mamba_proj_bias", "mamba_rms_norm", "max_window_layers",
-    "mlp_layer_types", "moe_layer_interval", "no_rope_layer_interval", "o_lora_rank", "prefill_chunk_size",
-    "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "rms_norm_before_gate",
-    "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier", "use_mamba_kernels", "use_sliding_window",
+    "index_n_heads", "index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk", "index_topk_blocks",
+    "index_topk_freq", "index_topk_pattern", "indexer_rope_interleave", "linear_attn_alpha_factor",
+    "linear_attn_beta_factor", "mamba_chunk_size", "mamba_dt_rank", "max_window_layers", "mlp_layer_types",
+    "moe_layer_interval", "no_rope_layer_interval", "o_lora_rank", "prefill_chunk_size", "q_lora_rank",
+    "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "rms_norm_before_gate", "use_sliding_window",
     "v_head_dim",
 }  # fmt: skip
 """Fields with such a word that shape none."""
@@ -157,11 +156,10 @@ class Fields:
 
     def not_understood(self) -> list[str]:
         """Return the fields that sound as if they shaped the cache and were not read."""
+        unread = {field: value for field, value in self.config.items() if field not in self.used | _HARMLESS}
         return [
             field
-            for field, value in self.config.items()
-            if field not in self.used
-            and value not in (None, False, 0, "", [], {})
-            and _TELLING.search(field)
-            and field not in _HARMLESS
+            for field, value in unread.items()
+            if value not in (None, False, 0, "", [], {})
+            and (_TELLING.search(field) or (_SIZES.search(field) and type(value) is int))
         ]

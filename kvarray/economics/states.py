@@ -14,8 +14,8 @@ __all__ = ["compressor_states", "conv_states", "linear_states"]
 def conv_states(fields: Fields) -> list[FixedState]:
     """Return the state of a gated short convolution (LFM2)."""
     kernel = fields.need("conv_L_cache", low=2, why="a convolution layer")
-    hidden = fields.need("hidden")
-    return [FixedState("conv", hidden, kernel - 1, _model_dtype(fields))]
+    channels = fields.count("conv_dim") or fields.need("hidden")
+    return [FixedState("conv", channels, _tails(fields, kernel), _model_dtype(fields))]
 
 
 def linear_states(fields: Fields, family: str) -> list[FixedState]:
@@ -35,7 +35,7 @@ def linear_states(fields: Fields, family: str) -> list[FixedState]:
     if fields.count("linear_num_value_heads") is not None:
         return _gated_delta(fields)
     if family in ("jamba", "mamba", "falcon_mamba"):
-        return _mamba(fields)
+        return _mamba(fields, family)
     if any(fields.has(field) for field in ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")) or family in (
         "mamba2",
         "nemotron_h",
@@ -137,12 +137,13 @@ def _first(fields: Fields, *names: str, why: str, low: int = 1) -> int:
     raise fields.fail(f"{' or '.join(names)} is missing, which {why} needs")
 
 
-def _mamba(fields: Fields) -> list[FixedState]:
+def _mamba(fields: Fields, family: str) -> list[FixedState]:
     why = "a Mamba layer"
     state = _first(fields, "mamba_d_state", "state_size", why=why)
     kept = _tails(fields, _first(fields, "mamba_d_conv", "conv_kernel", why=why, low=2))
     expand = _first(fields, "mamba_expand", "expand", why=why)
-    channels = expand * fields.need("hidden", why=why)
+    stated = None if family == "jamba" else fields.count("intermediate_size")  # Jamba's is of its MLPs
+    channels = stated or expand * fields.need("hidden", why=why)
     return [
         FixedState("mamba", channels, state, _state_dtype(fields)),
         FixedState("conv", channels, kept, _model_dtype(fields)),
