@@ -43,6 +43,8 @@ def summary(spec):
         (config(without=["head_dim", "hidden_size"]), "hidden_size or .* is missing, which a config without head_dim"),
         (config(without=["head_dim"], hidden_size=130), "hidden_size must be a multiple of .*: got 130 and 8"),
         (config(num_hidden_layers=0), "num_hidden_layers must be a whole number of 1 or more: got 0"),
+        (config(num_hidden_layers=10**6), "num_hidden_layers must be 10000 at most: got 1000000"),
+        (config(head_dim=2**40), "head_dim must be less than 2.31"),
         (config(num_hidden_layers="4"), "num_hidden_layers must be a whole number .*: got '4'"),
         (config(num_key_value_heads=True), "num_key_value_heads must be a whole number"),
         (config(head_dim=-1), "head_dim must be a whole number of 1 or more: got -1"),
@@ -96,6 +98,10 @@ def summary(spec):
         ({**MLA, "index_head_dim": 4, "indexer_types": ["full"]}, "indexer_types must be full or shared for each"),
         (config("x", compress_ratios=[4, 4], sliding_window=8, index_head_dim=4), "must name each of the 4 layers"),
         (config("x", compress_ratios=[4, 0, -1, 0], sliding_window=8), r"compress_ratios\[2\] must be a whole number"),
+        (
+            config("x", layer_types=["heavily_compressed_attention"] * 4),
+            "compress_rates must name the ratio of",
+        ),
         (config("x", compress_ratios=[0] * 4), "sliding_window is missing, which compressed attention needs"),
         (config("x", compress_ratios=[4] * 4, sliding_window=8), "index_head_dim is missing, which compressed sparse"),
         (config("qwen3_next", linear_conv_kernel_dim=1), "linear_conv_kernel_dim must be a whole number of 2 or more"),
@@ -104,7 +110,9 @@ def summary(spec):
             config("falcon_h1", mamba_n_heads=4, mamba_d_head=8, mamba_d_ssm=128),
             "mamba_d_ssm = 128 must be 4 heads of mamba_d_head = 8",
         ),
-        (config(per_layer_config=[1]), "per_layer_config must be a mapping"),
+        (config(per_layer_config=[1]), "per_layer_config must map layer numbers to fields"),
+        (config(per_layer_config={"1": 4}), "per_layer_config must map layer numbers to fields"),
+        (config(layer_types=[["full_attention"]] * 4), "layer_types must be a list of names"),
         ([], "a config must be a mapping of fields: got list"),
     ],
 )
@@ -139,9 +147,7 @@ def test_files_that_are_none(tmp_path):
 # Worked examples: a line for each way that families say something.
 
 
-@pytest.mark.parametrize(
-    ("fields", "recognised"),
-    [
+READ = [
         (config(), "4 full 2x16+16"),
         (config(num_key_value_heads=None), "4 full 8x16+16"),
         (config(without=["head_dim"]), "4 full 2x16+16"),
@@ -361,8 +367,10 @@ def test_files_that_are_none(tmp_path):
         (config("minimax_m2", use_mtp=False, num_mtp_modules=3, mtp_transformer_layers=1), "4 full 2x16+16"),
         ({**MLA, "index_head_dim": 4, "num_nextn_predict_layers": 1},
          "4 latent 1x32+8; 4 index 1x4; draft 1 latent; draft 1 index"),
-    ],
-)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "recognised"), READ)
 def test_recognised(fields, recognised):
     assert summary(ModelSpec.from_dict(fields)) == recognised
 
@@ -507,6 +515,31 @@ def listed_configs(draw):
     if set(layers[len(layers) - shared :]) <= set(layers[: len(layers) - shared]):
         fields["num_kv_shared_layers"] = shared
     return fields
+
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 9), st.floats(), st.sampled_from(("", "full", "x", "auto")),
+    st.lists(st.one_of(st.none(), st.integers(-1, 4), st.just("full_attention"), st.just([]), st.just({})), max_size=4),
+    st.dictionaries(st.sampled_from(("0", "head_dim", "x")), st.one_of(st.none(), st.integers(-1, 4)), max_size=2),
+)  # fmt: skip
+
+
+@given(st.sampled_from(READ), st.data())
+def test_junk_is_read_or_refused_but_never_a_crash(case, data):
+    fields = dict(case[0])
+    for field in data.draw(st.lists(st.sampled_from(sorted(fields)), max_size=3)):
+        inner = case[0][field]
+        if isinstance(inner, dict) and inner and data.draw(st.booleans()):
+            fields[field] = {**inner, data.draw(st.sampled_from(sorted(inner))): data.draw(JUNK)}
+        else:
+            fields[field] = data.draw(JUNK)
+    try:
+        spec = ModelSpec.from_dict(fields)
+    except ValueError as error:
+        message = str(error)
+        assert message.startswith("config")
+    else:
+        assert spec.streams or spec.states
 
 
 @given(listed_configs(), st.integers(1, 60))

@@ -132,6 +132,8 @@ class Fields:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise self.fail(f"{field} must be a whole number of {low} or more: got {value!r}")
+        if value >= 2**31:
+            raise self.fail(f"{field} must be less than 2^31: got {value}")
         return int(value)
 
     def items(self, field: str) -> list[Any] | None:
@@ -142,6 +144,13 @@ class Fields:
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise self.fail(f"{field} must be a list: got {value!r}")
         return list(value)
+
+    def names(self, field: str) -> list[str] | None:
+        """Return a field that is a list of names; absent, null or empty is None."""
+        names = self.items(field)
+        if names is not None and not all(isinstance(name, str) for name in names):
+            raise self.fail(f"{field} must be a list of names: got {names!r}")
+        return names
 
     def part(self, field: str) -> "Fields | None":
         """Return a nested mapping as fields that share this one's notes; None where it is absent or null."""

@@ -26,6 +26,7 @@ KINDS = {
     "mlp": "none", "moe": "none", "dense": "none", "sparse": "none",
 }  # fmt: skip
 """Names that configs give their layers, and the kinds they stand for; ``none`` keeps nothing."""
+_MOST_LAYERS = 10_000  # a slip of the pen, not a model
 _LETTERS = {"*": "full", "M": "linear", "-": "none", "E": "none"}
 
 
@@ -48,7 +49,9 @@ def layer_kinds(fields: Fields, family: str, row: Family) -> list[str]:
         if "hybrid_override_pattern" not in stated and "layers_block_type" not in stated:
             fields.need("layers")
         layers = len(next(iter(stated.values())))
-    layers *= 2 if family == "longcat_flash" else 1
+    if layers > _MOST_LAYERS:
+        raise fields.fail(f"num_hidden_layers must be {_MOST_LAYERS} at most: got {layers}")
+    layers *= 2 if family == "longcat_flash" else 1  # two attentions in a layer
     for field, kinds in stated.items():
         if len(kinds) != layers:
             raise fields.fail(f"{field} must name each of the {layers} layers: got {len(kinds)}")
@@ -78,7 +81,7 @@ def _agreed(fields: Fields, stated: dict[str, list[str]]) -> list[str]:
 
 
 def _named(fields: Fields, field: str) -> list[str] | None:
-    names = fields.items(field)
+    names = fields.names(field)
     if names is None:
         return None
     for at, name in enumerate(names):
@@ -113,7 +116,8 @@ def _linear_attn_config(fields: Fields) -> list[str] | None:
     inner = fields.part("linear_attn_config")
     if inner is None:
         return None
-    full, linear = inner.items("full_attn_layers") or [], inner.items("kda_layers") or []
+    full = [inner.whole("full_attn_layers", layer) for layer in inner.items("full_attn_layers") or []]
+    linear = [inner.whole("kda_layers", layer) for layer in inner.items("kda_layers") or []]
     places = {**dict.fromkeys(full, "full"), **dict.fromkeys(linear, "linear")}
     if len(places) != len(full) + len(linear) or set(places) != set(range(1, len(places) + 1)):
         raise inner.fail("full_attn_layers and kda_layers must name each layer once, counted from 1")

@@ -120,6 +120,8 @@ class Footprint:
         ]
         state = [_state_bytes(model, int(degree)) for model, degree in zip(models, ranks, strict=True)]
         flat = [stream for row in rows for stream in row]
+        if max([*entry, *state], default=0) >= 2**62:
+            raise ValueError("models must be small enough for the bytes of a token and a state to fit 62 bits")
         return cls(
             models=models,
             dtypes=formats,

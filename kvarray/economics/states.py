@@ -5,6 +5,7 @@ matrix per head. Where a config does not name the format of the recurrent state,
 what the reference code holds in fp32 whatever the model's format is fp32 here.
 """
 
+from kvarray.economics.dtypes import kv_dtype
 from kvarray.economics.fields import Fields
 from kvarray.economics.layers import FixedState
 
@@ -57,20 +58,32 @@ def compressor_states(width: int, *, ratio: int, overlap: bool) -> list[FixedSta
     return [FixedState("compressor", 1, 2 * (spans * ratio) * (spans * width), "fp32")]
 
 
-def _model_dtype(fields: Fields) -> str:
-    for field in ("dtype", "torch_dtype"):
+def _stated_dtype(fields: Fields, *names: str) -> str | None:
+    """Return the first number format that the fields name, None where they name none."""
+    for field in names:
         value = fields.raw(field)
-        if isinstance(value, str):
-            return value.removeprefix("torch.")
-    fields.assume("dtype is absent: fixed states are in bf16")
-    return "bf16"
+        if value in (None, "auto"):
+            continue
+        name = str(value).removeprefix("torch.")
+        try:
+            kv_dtype(name)
+        except ValueError:
+            raise fields.fail(f"{field} must be a number format that is known: got {value!r}") from None
+        return name
+    return None
+
+
+def _model_dtype(fields: Fields) -> str:
+    stated = _stated_dtype(fields, "dtype", "torch_dtype")
+    if stated is None:
+        fields.assume("dtype is absent: fixed states are in bf16")
+    return stated or "bf16"
 
 
 def _state_dtype(fields: Fields) -> str:
-    for field in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
-        value = fields.raw(field)
-        if isinstance(value, str) and value != "auto":
-            return value.removeprefix("torch.")
+    stated = _stated_dtype(fields, "mamba_ssm_dtype", "mamba_ssm_cache_dtype")
+    if stated is not None:
+        return stated
     dtype = _model_dtype(fields)
     fields.assume(f"recurrent states are in {dtype}, the model's own format: the config names none for them")
     return dtype
