@@ -48,6 +48,7 @@ def summary(spec):
         (config(num_hidden_layers="4"), "num_hidden_layers must be a whole number .*: got '4'"),
         (config(num_key_value_heads=True), "num_key_value_heads must be a whole number"),
         (config(head_dim=-1), "head_dim must be a whole number of 1 or more: got -1"),
+        (config(num_key_value_heads=3), "the attention heads must be a multiple of the key-value heads: got 8 and 3"),
         (config(n_layer=5), "fields of one meaning must agree: got num_hidden_layers = 4, n_layer = 5"),
         (config("gpt_bigcode", multi_query=True), "multi_query = true means 1 key-value head: got 2"),
         (config("gpt_bigcode", multi_query="yes"), "multi_query must be true or false: got 'yes'"),

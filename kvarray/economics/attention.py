@@ -67,7 +67,9 @@ def _heads(fields: Fields, family: str, kind: str, layer: int) -> int:
     groups = fields.count("multi_query_group_num")
     if fields.flag("multi_query_attention") or (groups is not None and not fields.has("multi_query_attention")):
         return fields.need("multi_query_group_num", why="multi_query_attention")
-    if heads is None:
+    if heads is not None:
+        _divide(fields, fields.count("heads") or heads, heads, "the attention heads", "the key-value heads")
+    else:
         heads = fields.need("heads")
         if not fields.has("multi_query") and not fields.has("multi_query_attention"):
             fields.assume(f"num_key_value_heads is absent: {heads}, one for each attention head")

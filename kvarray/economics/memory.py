@@ -163,7 +163,7 @@ class Footprint:
         """
         lengths = as_ints("tokens", tokens, low=0)
         self._check_products(lengths.max(initial=0) + 1)
-        return self._bytes(lengths[None] + 1, 1) - self._bytes(lengths[None], 1)
+        return self._bytes(lengths + 1, 1) - self._bytes(lengths, 1)
 
     def bytes_per_block(self, block_size: int) -> Ids:
         """Return what a block costs across all layers that keep tokens.
@@ -203,11 +203,11 @@ class Footprint:
 
         Notes
         -----
-        O(S K). Never falls as tokens grow.
+        O(B K), and O(K) for each stream with a window or a ratio. Never falls as tokens grow.
         """
         lengths, size = self._lengths(tokens), self._block_size(block_size)
         self._check_products(lengths.max(initial=0) + size)
-        return self._bytes(lengths[None], size)
+        return self._bytes(lengths, size)
 
     def split_by_kind(self, tokens: ArrayLike, *, block_size: int = 1) -> dict[str, Ids]:
         """Return `bytes_per_sequence` split by the kind of what is kept; the parts add up to it exactly.
@@ -232,7 +232,7 @@ class Footprint:
         """
         lengths, size = self._lengths(tokens), self._block_size(block_size)
         self._check_products(lengths.max(initial=0) + size)
-        parts = self._stream_bytes(lengths[None], size)  # [S, K]
+        parts = self._stream_bytes(lengths, size)  # [S, K]
         kinds = np.array(self.stream_kinds)
         split = {
             kind: self._row_sums(np.where((kinds == kind)[:, None], parts, 0))
@@ -312,32 +312,46 @@ class Footprint:
         size, high = self._block_size(block_size), as_positive_int("max_tokens", max_tokens)
         self._check_products(high + size)
         room = self._memory(memory) // sequences
+        room -= self.state_bytes
+        rows = row_ids(self.stream_offsets)
         fits = np.zeros(len(self.models), dtype=np.int64)
         beyond = np.full(len(self.models), high + 1)
         while (beyond - fits > 1).any():
             middle = (fits + beyond) // 2
-            is_within = self._bytes(middle[:, None], size)[:, 0] <= room
+            is_within = self._row_sums(self._stream_bytes(middle[rows, None], size))[:, 0] <= room
             fits, beyond = np.where(is_within, middle, fits), np.where(is_within, beyond, middle)
         return fits
 
-    def _stream_bytes(self, lengths: Ids, block_size: int) -> Ids:
-        """Return bytes of each stream at lengths of shape [1, K] or [B, K], as [S, K]."""
-        if len(lengths) > 1:
-            lengths = lengths[row_ids(self.stream_offsets)]
-        if block_size == 1:
-            held = np.minimum(lengths, self.window[:, None])
-        else:
-            offset = np.where(self.is_aligned, np.gcd(self.window, block_size), 1)
-            most = np.where(
-                self.window == _NO_WINDOW, self.window, -(-(self.window + block_size - offset) // block_size)
-            )
-            held = np.minimum(-(-lengths // block_size), most[:, None]) * block_size
-        compressed = np.flatnonzero(self.ratio > 1)
-        held[compressed] //= self.ratio[compressed, None]
-        return held * self.entry_bytes[:, None]
-
     def _bytes(self, lengths: Ids, block_size: int) -> Ids:
-        return self._row_sums(self._stream_bytes(lengths, block_size)) + self.state_bytes[:, None]
+        """Return bytes of a sequence of each row at lengths of shape [K], as [B, K].
+
+        Streams without window and ratio are one product for a row. The others, few and mostly one for a model, are
+        added one by one: a row of lengths stays in the cache of the processor, where all streams at once would not.
+        """
+        rounded = -(-lengths // block_size) * block_size
+        is_linear = (self.window == _NO_WINDOW) & (self.ratio == 1)
+        total = self._row_sums(np.where(is_linear, self.entry_bytes, 0))[:, None] * rounded
+        total += self.state_bytes[:, None]
+        most, rows = self._most_held(block_size), row_ids(self.stream_offsets)
+        for stream in np.flatnonzero(~is_linear).tolist():
+            held = np.minimum(rounded, most[stream])
+            if self.ratio[stream] > 1:
+                held //= self.ratio[stream]
+            held *= self.entry_bytes[stream]
+            total[rows[stream]] += held
+        return total
+
+    def _stream_bytes(self, lengths: Ids, block_size: int) -> Ids:
+        """Return bytes of each stream at lengths of shape [K] for all streams, or [S, 1] for each, as [S, K]."""
+        rounded = -(-lengths // block_size) * block_size
+        held = np.minimum(rounded, self._most_held(block_size)[:, None])
+        return held // self.ratio[:, None] * self.entry_bytes[:, None]
+
+    def _most_held(self, block_size: int) -> Ids:
+        """Return the tokens of all blocks that the window of each stream can lie across."""
+        least_offset = np.where(self.is_aligned, np.gcd(self.window, block_size), 1)
+        blocks = -(-(self.window + block_size - least_offset) // block_size)
+        return np.where(self.window == _NO_WINDOW, _NO_WINDOW, blocks * block_size)
 
     def _row_sums(self, values: Ids) -> Ids:
         """Return sums over the streams of each row; values are [S] or [S, K]. Exact, as whole numbers are."""
