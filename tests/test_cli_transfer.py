@@ -91,6 +91,12 @@ def test_streams_that_fail_are_reported(capsys):
     assert "resent" in capsys.readouterr().out
 
 
+def test_streams_that_fail_side_by_side(capsys):
+    rows = ask(capsys, "--fail", "0@0.5ms", "--compare")["schedules"]
+    assert [row["schedule"] for row in rows] == ["sequential, 2 streams", "pipelined", "layered, 1 at once"]
+    assert all(row["resent"] > 0 for row in rows)
+
+
 def test_a_named_link_and_a_named_model(capsys):
     answer = ask(
         capsys,

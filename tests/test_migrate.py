@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvarray.economics.latency import PrefillFlops, PrefillTime
+from kvarray.economics.loading import overlapped_seconds
 from kvarray.errors import TransferError
 from kvarray.migrate import (
     PDScheduler,
@@ -328,6 +329,15 @@ def test_no_overlap_is_serial_and_full_overlap_is_ideal(figures, request_, name)
     first = steps[0]
     np.testing.assert_allclose(mixed.ttft_s[1], moved + first, **CLOSE)
     np.testing.assert_allclose(mixed.ttft_s[2], 0.75 * mixed.ttft_s[1] + 0.25 * mixed.ttft_s[0], **CLOSE)
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.floats(0.0, 1.0))
+def test_many_small_pieces_follow_the_formula_of_overlap(load, compute, efficiency):
+    """T = compute + load - eta min(compute, load), up to one piece."""
+    scheduler = PDScheduler(TransferEngine(1.0), overlap_efficiency=efficiency)
+    schedule = scheduler.layered(np.full(1000, load / 1000), prefill_s=compute / 1000, decode_s=0.0)
+    formula = float(overlapped_seconds(compute, load, overlap_efficiency=efficiency))
+    assert abs(float(schedule.ttft_s) - formula) <= max(load, compute) / 1000 + 1e-9
 
 
 @settings(max_examples=50)

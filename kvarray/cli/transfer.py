@@ -187,7 +187,7 @@ def _schedules(args: argparse.Namespace, scheduler: PDScheduler) -> dict[str, Sc
 
 
 def _one(args: argparse.Namespace, scheduler: PDScheduler, name: str) -> dict[str, Schedule]:
-    """Return the schedule of a name by its label; the sequential one over one stream and over all."""
+    """Return the schedule of a name by its label; to compare with, the sequential one over one stream as well."""
     blocks, steps = np.full(args.blocks, float(args.block_bytes)), np.full(args.blocks, args.decode)
     if name == "layered":
         layers = np.full(args.layers, blocks.sum() / args.layers)
@@ -203,11 +203,14 @@ def _one(args: argparse.Namespace, scheduler: PDScheduler, name: str) -> dict[st
     seconds = _block_seconds(args)
     if name == "pipelined":
         return {name: scheduler.pipelined(blocks, decode_s=steps, prefill_s=seconds)}
+    used = {scheduler.engine.num_streams}
+    if args.compare and not scheduler.engine.may_fail:
+        used.add(1)  # the baseline that moves block after block
     return {
         f"sequential, {n} stream{'s' if n > 1 else ''}": scheduler.sequential(
             blocks, decode_s=steps, prefill_s=seconds, num_streams=n
         )
-        for n in sorted({1, scheduler.engine.num_streams})
+        for n in sorted(used)
     }
 
 
@@ -350,6 +353,6 @@ def _plot_schedule(args: argparse.Namespace, schedules: dict[str, Schedule]) -> 
 
     if args.compare:
         raise ValueError("--plot draws one schedule or a --sweep: leave --compare out, or add a sweep")
-    label, schedule = list(schedules.items())[-1]
+    label, schedule = next(iter(schedules.items()))
     title = f"{label}: {args.blocks:,} blocks of {format_bytes(args.block_bytes)}"
     save_figure(plot_schedule(schedule, title=title), args.plot)
