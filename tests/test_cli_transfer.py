@@ -48,7 +48,6 @@ def ask(capsys, *arguments):
             "best sizes are of one schedule: give a number in a --sweep",
         ),
         (["--compare", "--plot", "gantt.png"], "--plot draws one schedule or a --sweep"),
-        (["--plot", "gantt.bmpx"], "a plot's file must end in one of"),
         (["--json", "--csv"], "not allowed with argument"),
     ],
 )
@@ -58,6 +57,12 @@ def test_refuses(capsys, arguments, message):
     assert captured.out == ""
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_refuses_a_picture_of_no_known_kind(capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["transfer", "--plot", "gantt.bmpx"]) == 2
+    assert "a plot's file must end in one of" in capsys.readouterr().err
 
 
 def test_the_transfer_scenario(capsys):

@@ -314,6 +314,8 @@ class TransferEngine:
             if self.numa_penalty != 1.0:
                 raise ValueError("block_node must be given, since streams on another NUMA node are slower")
             return size, ready, None
+        if self.stream_node is None:
+            raise ValueError("block_node needs an engine with stream_node, the NUMA node of each stream")
         node = as_ids("block_node", block_node, 2**31)
         if len(node) != num_blocks:
             raise ValueError(f"block_node must have one item for each of {num_blocks} blocks: got {len(node)}")
