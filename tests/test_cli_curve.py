@@ -60,7 +60,6 @@ def refuse(capsys, *arguments):
         (["--unit", "tokens", "--target", "0.1"], "--unit: invalid choice"),
         (["--json", "--csv"], "not allowed with argument"),
         (["--bytes-per-token", "0"], "a weight must be 1 byte or more"),
-        (["--plot", "picture.bmpx"], "a plot's file must end in one of"),
         (["--what"], "unrecognized arguments: --what"),
     ],
 )
@@ -100,6 +99,11 @@ def test_no_command_is_one_line(capsys):
 def test_without_matplotlib_a_plot_is_one_line(capsys, story, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert "pip install 'kvarray[plot]'" in refuse(capsys, story, "--plot", "x.png")
+
+
+def test_a_plot_of_unknown_kind(capsys, story):
+    pytest.importorskip("matplotlib")
+    assert "a plot's file must end in one of" in refuse(capsys, story, "--plot", "picture.bmpx")
 
 
 def test_a_broken_pipe_is_quiet():

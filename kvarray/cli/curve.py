@@ -121,7 +121,7 @@ def _levels(args: argparse.Namespace, curve: HitCurve, bytes_per_block: int | No
     asked += [curve.level_for(rate, unit=args.unit) for rate in args.target or []]
     asked += [curve.level_for_share(share, unit=args.unit) for share in args.share or []]
     if not asked:
-        asked = _ladder(curve.num_distinct)
+        asked = _ladder(int(curve.highest_level))
     return np.unique(np.array(asked, dtype=np.float64 if args.ttl is not None else np.int64))
 
 
