@@ -164,7 +164,7 @@ def state_bytes(state: FixedState, tp: int) -> int:
     Examples
     --------
     >>> state_bytes(FixedState("mamba", 8192, 16, "bf16", layers=28), 4)
-    7340032
+    1835008
     """
     heads = heads_per_rank(state.heads, tp, what=f"{state.kind} state")
     return state.layers * heads * kv_dtype(state.dtype).vector_bytes(state.width)

@@ -151,6 +151,7 @@ class Footprint:
             add nothing.
         """
         common = math.lcm(*self.ratio.tolist())
+        self._check_products(common)
         return -(-self._row_sums(self.entry_bytes * (common // self.ratio)) // common)
 
     def marginal_bytes(self, tokens: ArrayLike) -> Ids:
