@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_floats, as_ints, check_broadcast, check_offsets, refuse
+from kvarray.arrays import Ids, Seconds, as_amounts, as_ints, check_broadcast, check_offsets, refuse
 from kvarray.errors import InvariantError
 from kvarray.migrate.engine import Transfer
 from kvarray.migrate.schedule import mix_timelines
@@ -152,8 +152,8 @@ def schedule_batch(
         raise ValueError(f"name must be one of {', '.join(get_args(ScheduleName))}: got {name!r}")
     arrival = as_arrivals(arrival_s)
     offsets = _as_rows(piece_offsets, piece_bytes, arrival)
-    size, prefill = as_floats("piece_bytes", piece_bytes, low=0.0), as_floats("prefill_s", prefill_s, low=0.0)
-    decode = as_floats("decode_s", decode_s, low=0.0)
+    size, prefill = as_amounts("piece_bytes", piece_bytes, low=0.0), as_amounts("prefill_s", prefill_s, low=0.0)
+    decode = as_amounts("decode_s", decode_s, low=0.0)
     check_broadcast("piece_bytes and prefill_s", size.shape, prefill.shape)
     check_broadcast("arrival_s and decode_s", arrival.shape, decode.shape)
     prefill = np.broadcast_to(prefill, np.broadcast_shapes(prefill.shape, size.shape[-1:]))
