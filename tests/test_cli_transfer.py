@@ -42,6 +42,7 @@ def ask(capsys, *arguments):
         (["--sweep", "bandwidth=2GB/s"], "a sweep must be one of"),
         (["--sweep", "bandwidth=2GB/s:1GB/s"], "a sweep must go from a lower to a higher value"),
         (["--sweep", "bandwidth=0GB/s:1GB/s"], "bytes_per_second must be more than 0"),
+        (["--sweep", "alpha=1us:9us", "--alpha", "1us"], "--sweep alpha and --alpha exclude each other"),
         (["--sweep", "overlap=0:2"], "overlap_efficiency must be 1 or less"),
         (
             ["--sweep", "alpha=1us:9us", "--schedule", "layered", "--group", "best"],

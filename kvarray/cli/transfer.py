@@ -75,7 +75,7 @@ def add_parser(subparsers: Any) -> None:
     shape.add_argument("--layers", type=flag_type(parse_count), default=80, metavar="N", help="of the model: 80")
     shape.add_argument("--group", type=flag_type(_size), default=1, metavar="N", help="layers moved as one, or best")
     shape.add_argument("--chunk", type=flag_type(_size), default=8, metavar="N", help="blocks of a chunk, or best: 8")
-    shape.add_argument("--overlap", type=float, default=1.0, metavar="ETA", help="overlap efficiency, 0 to 1")
+    shape.add_argument("--overlap", type=float, metavar="ETA", help="overlap efficiency, 0 to 1; default: 1")
     shape.add_argument("--compare", action="store_true", help="all schedules side by side")
     shape.add_argument(
         "--sweep", type=flag_type(_sweep), metavar="NAME=LOW:HIGH", help=f"of {', '.join(_LABELS)}; 200 values"
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> None:
     if args.sweep:
         _run_sweep(args)
         return
-    scheduler = PDScheduler(_engine(args), overlap_efficiency=args.overlap)
+    scheduler = PDScheduler(_engine(args), overlap_efficiency=1.0 if args.overlap is None else args.overlap)
     schedules = _schedules(args, scheduler)
     if args.plot:
         _plot_schedule(args, schedules)
@@ -318,10 +318,14 @@ def _text(name: str, value: Any) -> str:
 def _run_sweep(args: argparse.Namespace) -> None:
     """Answer for 200 values of a quantity in one call."""
     name, values = args.sweep
+    if getattr(args, name) is not None:
+        raise ValueError(f"--sweep {name} and --{name} exclude each other")
     if name == "overlap":
         scheduler = PDScheduler(_engine(args), overlap_efficiency=values)
     else:
-        scheduler = PDScheduler(_engine(args, swept=values[:, None]), overlap_efficiency=args.overlap)
+        scheduler = PDScheduler(
+            _engine(args, swept=values[:, None]), overlap_efficiency=1.0 if args.overlap is None else args.overlap
+        )
     ttft = {label: np.broadcast_to(one.ttft_s, values.shape) for label, one in _schedules(args, scheduler).items()}
     if args.plot:
         from kvarray.plot import plot_sweep, save_figure
