@@ -298,17 +298,26 @@ def _pieces(schedule: Schedule) -> list[dict[str, Any]]:
 def _print_text(args: argparse.Namespace, rows: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
     total = format_bytes(args.blocks * args.block_bytes)
     print(f"{args.blocks:,} blocks of {format_bytes(args.block_bytes)}, {total}; decode {format_seconds(args.decode)}")
-    for row in rows:
-        row.pop("resent") if not any(one.get("resent") for one in rows) else None
-        row.pop("overlap_gain_s") if len(rows) == 1 else None
-    print_table([{name.removesuffix("_s").replace("_", " "): _text(name, row[name]) for name in row} for row in rows])
+    hidden = set() if any(row["resent"] for row in rows) else {"resent"}
+    if len(rows) == 1:
+        hidden.add("overlap_gain_s")  # over itself
+    _print_rows(rows, hidden)
     if not pieces:
         return
     print()
     shown = pieces if len(pieces) <= _SHOWN + 2 else [*pieces[:_SHOWN], pieces[-1]]
-    print_table([{name.removesuffix("_s").replace("_", " "): _text(name, row[name]) for name in row} for row in shown])
+    _print_rows(shown, set())
     if len(shown) < len(pieces):
         print(f"{len(pieces) - len(shown)} pieces before the last are left out; --csv prints all")
+
+
+def _print_rows(rows: list[dict[str, Any]], hidden: set[str]) -> None:
+    print_table(
+        [
+            {name.removesuffix("_s").replace("_", " "): _text(name, row[name]) for name in row if name not in hidden}
+            for row in rows
+        ]
+    )
 
 
 def _text(name: str, value: Any) -> str:
