@@ -475,6 +475,23 @@ def test_files_pipes_and_file_objects(tmp_path, monkeypatch):
         read_trace("-", block_size=16)
 
 
+def test_an_archive_is_read_from_files_pipes_and_packed(tmp_path, monkeypatch):
+    expected = _read(_line())
+    path = tmp_path / "t.npz"
+    write_trace(expected, path)
+    data = path.read_bytes()
+    steps = []
+    assert read_trace(path, progress=steps.append) == expected
+    assert sum(steps) == len(data)
+    for source in (io.BytesIO(data), io.BytesIO(gzip.compress(data))):
+        assert read_trace(source) == expected
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert read_trace("-") == expected
+    with path.open("rb") as file:
+        assert read_trace(file) == expected
+        assert not file.closed
+
+
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_progress_adds_up_to_the_size_of_the_file(tmp_path, pack):
     path = tmp_path / "t"
