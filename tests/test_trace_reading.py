@@ -12,8 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvarray import Trace, TraceError, read_trace, write_trace
-from kvarray.trace import chunks, files, jsonl
+from kvarray.trace import chunks, files, jsonl, tables
 from kvarray.trace.digits import parse_integers
+from kvarray.trace.fields import KINDS, Layout
+from kvarray.trace.log import UnusualChunkError
+from kvarray.trace.table_chunks import read_table_chunk
 from tests import strategies
 from tests.data import data_file
 from tests.reference import trace as reference
@@ -243,7 +246,7 @@ def _outcome(text, **options):
 
 
 def _give_up(*args, **options):
-    raise chunks.UnusualChunkError
+    raise UnusualChunkError
 
 
 def _both_ways(text, **options):
@@ -292,7 +295,7 @@ def test_damaged_text_is_read_like_records(damages, skip):
 )  # fmt: skip
 def test_lines_do_not_borrow_from_each_other(lines):
     text = b"\n".join(lines)
-    with pytest.raises(chunks.UnusualChunkError):
+    with pytest.raises(UnusualChunkError):
         chunks.read_chunk(text, 1, block_size=16, last_arrival_s=-np.inf)
     assert "line 1: not JSON" in _both_ways(text, block_size=16)
 
@@ -562,6 +565,57 @@ def test_a_bad_row_stops_the_reader_or_is_left_out(header, row, problem):
     trace = _read(header, good[0], row, good[1], on_error="skip")
     assert trace == _read(header, *good)
     assert trace.skipped == (1, (f"<file object>, line 3: {problem}",))
+
+
+STAMPS = st.builds(
+    "2023-1{}-{:02} {:02}:00:{:02}.{}{}".format,
+    st.integers(0, 3),
+    st.integers(1, 31),
+    st.integers(0, 24),
+    st.integers(0, 60),
+    st.sampled_from(["5", "0000001", "123456789", "1234567890", "x"]),
+    st.sampled_from(["", "", "Z", "+01:00", "-11:30"]),
+)
+LENGTHS = st.sampled_from(["0", "7", " 12", "3 ", "-0", "-1", "1.5", "", "007", "9223372036854775808", '"4"', "1,2"])
+
+
+@settings(max_examples=200)
+@given(st.data(), st.booleans(), st.booleans())
+def test_chunks_of_rows_are_read_like_rows(data, is_calendar, skip):
+    """Mostly good rows of one form, in order, and now and then anything else."""
+    odd = STAMPS if is_calendar else st.sampled_from(["nan", "1e3", "-1", "+.5", "1_0", "", "5.", "1e999", " 2"])
+    times = data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=6).map(sorted))
+    rows = []
+    for time in times:
+        plain = (
+            f"2023-11-{1 + time // 50_000:02} 10:00:{time % 60:02}.{time % 997:07}" if is_calendar else str(time / 7)
+        )
+        stamp = data.draw(st.just(plain) | st.just(plain) | st.just(plain) | odd)
+        lengths = data.draw(st.just("7,8") | st.just("7,8") | st.tuples(LENGTHS, LENGTHS).map(",".join))
+        rows.append(f"{stamp},{lengths}")
+    text = "\n".join([AZURE if is_calendar else VIDUR, *rows, ""]).encode()
+    outcomes = []
+    for chunk, fast in ((1 << 20, True), (1 << 20, False), (64, True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "_CHUNK", chunk)
+            if not fast:
+                patch.setattr(tables, "read_table_chunk", _give_up)
+            outcomes.append(_outcome(text, on_error="skip" if skip else "raise"))
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["2023-11-16 23:59:59.9999999,1,2", "2023-11-17 00:00:00.0000000,3,4"],
+        ["2024-05-10 00:00:00.009930+00:00,1,2", "2024-05-10 00:00:00.017335+00:00,3,4"],
+        ["2024-05-10T00:00:00,1,2"],
+    ],
+)
+def test_ordinary_rows_are_read_the_fast_way(rows):
+    layout = Layout(KINDS[0], (0, 1, 2), 3)
+    found = read_table_chunk("\r\n".join([*rows, ""]).encode(), layout)
+    assert found.input_tokens.tolist() == [1, 3][: len(rows)]
 
 
 @pytest.mark.parametrize(
