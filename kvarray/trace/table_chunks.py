@@ -97,14 +97,14 @@ def _as_times(column: Sequence[bytes]) -> tuple[int, NDArray[Any]]:
         spelled: Ids = digits[:, start:stop].astype(np.int64) @ powers
         return spelled
 
-    dates, place = np.unique(characters[:, :10], axis=0, return_inverse=True)
-    days = [day_number(bytes(row).decode()) for row in dates]
+    date_codes, place = np.unique(number(0, 4) * 10_000 + number(5, 7) * 100 + number(8, 10), return_inverse=True)
+    days = [day_number(f"{code:08}") for code in date_codes.tolist()]
     known = [day for day in days if day is not None]
     usual(len(known) == len(days) and known[-1] - known[0] < _MOST_DAYS)
     hour, minute, second = number(11, 13), number(14, 16), number(17, 19)
     usual(bool((hour <= 23).all() and (minute <= 59).all() and (second <= 60).all()))
     num_decimals = min(len(first[5] or ""), 9)
     fraction = number(20, 20 + num_decimals) * 10 ** (9 - num_decimals)
-    seconds = (np.array(known) - known[0])[place.ravel()] * 86_400 + hour * 3_600 + minute * 60 + second
+    seconds = (np.array(known) - known[0])[place] * 86_400 + hour * 3_600 + minute * 60 + second
     nanoseconds = seconds * NANOSECOND + fraction
     return read_calendar_time(first[0]), nanoseconds - nanoseconds[0]
