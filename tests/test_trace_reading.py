@@ -413,22 +413,19 @@ def test_truncated_and_damaged_gzip_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("junk", [b"\x00\xff\xfe" * 50, bz2.compress(b"x" * 100), b"\x7fELF\n\x00", bytes(range(256))])
-def test_binary_junk_is_refused(tmp_path, junk):
-    path = tmp_path / "junk.bin"
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("junk.bin", r": neither JSON lines, nor a CSV header, nor an \.npz archive: begins with b'"),
+        ("junk.jsonl", r", line 1: not (UTF-8|JSON)"),
+        ("junk.csv", r", line 1: (not UTF-8|not CSV|columns must be TIMESTAMP,)"),
+        ("junk.npz", r": not a readable \.npz archive"),
+    ],
+)
+def test_binary_junk_is_refused(tmp_path, junk, name, problem):
+    path = tmp_path / name
     path.write_bytes(junk)
-    with pytest.raises(TraceError, match=r"junk\.bin: neither JSON lines, nor a CSV header, nor an \.npz archive"):
-        read_trace(path)
-    path = tmp_path / "junk.jsonl"
-    path.write_bytes(junk)
-    with pytest.raises(TraceError, match=r"junk\.jsonl, line 1: not (UTF-8|JSON)"):
-        read_trace(path)
-    path = tmp_path / "junk.csv"
-    path.write_bytes(junk)
-    with pytest.raises(TraceError, match=r"junk\.csv, line 1: (not UTF-8|not CSV|columns must be TIMESTAMP,)"):
-        read_trace(path)
-    path = tmp_path / "junk.npz"
-    path.write_bytes(junk)
-    with pytest.raises(TraceError, match=r"junk\.npz: not a readable \.npz archive"):
+    with pytest.raises(TraceError, match=f"{name}{problem}"):
         read_trace(path)
 
 
