@@ -179,6 +179,17 @@ def test_joined_names_are_the_same_session_when_they_are_equal():
     assert joined.namespace_labels == (5, None)
 
 
+@given(strategies.traces(), strategies.traces())
+def test_namespaces_keep_traces_apart(one, other):
+    one, other = (Trace(t.block_ids, t.offsets, block_size=1) for t in (one, other))
+    joined = Trace.concatenate([one.in_namespace("one"), other.in_namespace(2)])
+    assert joined.num_distinct == one.num_distinct + other.num_distinct
+    assert joined.num_distinct_blocks == one.num_distinct_blocks + other.num_distinct_blocks
+    assert one.in_namespace("one").requests(0, one.num_requests) == one.in_namespace("one")
+    with pytest.raises(ValueError, match="the trace must have no namespaces yet"):
+        one.in_namespace("one").in_namespace("three")
+
+
 def test_traces_that_do_not_fit_are_not_joined():
     trace = Trace([1], [0, 1], block_size=1, arrival_s=[1.0])
     with pytest.raises(ValueError, match="traces must agree in block_size: got 1, 2"):
