@@ -165,8 +165,7 @@ def _cast_ints(name: str, array: NDArray[Any]) -> Ids:
         refuse(name, "be less than 2^63", array > np.uint64(2**63 - 1), array)
     elif array.dtype.kind != "i":
         if array.dtype == object and all(type(item) is int for item in array.flat):
-            refuse(name, "fit 64 bits", (array < -(2**63)) | (array >= 2**64), array)
-            refuse(name, "be less than 2^63", array >= 2**63, array)
+            refuse(name, "fit 64 bits", (array < -(2**63)) | (array >= 2**63), array)
         raise TypeError(f"{name} must be integers: got {array.dtype} values such as {array.flat[0]!r}")
     return array.astype(np.int64)
 
