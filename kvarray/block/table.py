@@ -270,7 +270,8 @@ class BlockTable:
         """
         rows, positions = self._places(handles, positions)
         blocks, places = np.divmod(positions, self._block_size)
-        return self._cells[rows * self._width + blocks] * self._block_size + places
+        slots: Ids = self._cells[rows * self._width + blocks] * self._block_size + places
+        return slots
 
     # Operations
 
@@ -321,7 +322,7 @@ class BlockTable:
         num_full = counts // self._block_size
         refuse("hash_offsets", "give no more hashes than blocks are full", num_hashes > num_full, num_hashes)
         num_blocks = self._blocks_for(counts)
-        self._check_size(num_blocks)
+        self._check_size(num_blocks, watermark=self._watermark)
         self._check_rows(len(counts), "admit")
         limits = np.minimum((counts - self._uncached) // self._block_size, num_hashes)
 
@@ -766,14 +767,14 @@ class BlockTable:
         """Return how many blocks hold as many tokens."""
         return (num_tokens + (self._block_size - 1)) // self._block_size
 
-    def _check_size(self, num_blocks: Ids) -> None:
+    def _check_size(self, num_blocks: Ids, *, watermark: int = 0) -> None:
         """Raise if a sequence has more blocks than it can ever get."""
-        limit = min(self._width, self._pool.num_blocks - self._watermark)
+        limit = min(self._width, self._pool.num_blocks - watermark)
         if len(num_blocks) and num_blocks.max() > limit:
             i = int(np.argmax(num_blocks > limit))
             raise OversizeError(
                 f"sequence {i} of the batch needs {num_blocks[i]} blocks: a row has {self._width}, "
-                f"the pool {self._pool.num_blocks} of which {self._watermark} are kept back",
+                f"the pool {self._pool.num_blocks}, {watermark} of them kept back",
                 requested=int(num_blocks[i]),
                 available=limit,
             )
@@ -800,7 +801,8 @@ class BlockTable:
 
 def row_of(handles: Ids) -> Ids:
     """Return the row that each handle names."""
-    return handles & (2**_ROW_BITS - 1)
+    rows: Ids = handles & (2**_ROW_BITS - 1)
+    return rows
 
 
 def _ragged_hashes(hashes: ArrayLike, hash_offsets: ArrayLike | None, num_rows: int) -> tuple[Hashes, Ids]:
