@@ -206,7 +206,7 @@ def as_hashes(name: str, values: ArrayLike) -> Hashes:
     array([5, 9], dtype=uint64)
     """
     array = as_uint64(name, values)
-    if array.size and not array.all():
+    if np.count_nonzero(array) < array.size:
         refuse(name, "not be 0, which stands for no hash", array == NO_HASH, array)
     return array
 

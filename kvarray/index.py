@@ -35,7 +35,7 @@ _NO_ROW = -1  # as an index it reaches the spare last row of `_keys` and `_link_
 _SPREAD = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the high bits of a product with it spread consecutive keys
 _MASK = 2**64 - 1
 _SPARE_KEY = 1  # the spare row stands for the end of a chain, and is never taken out
-_FEW = 12  # items for which a loop in Python is cheaper than another round of NumPy calls
+_FEW = 24  # items for which a loop in Python is cheaper than another round of NumPy calls
 
 
 class HashIndex:
@@ -53,7 +53,7 @@ class HashIndex:
 
     Invariants, verified by `check`:
 
-    I1. A row is in exactly one chain if it has a key (is not `NO_HASH`), else in none.
+    I1. A row is in exactly one chain if it has a key (is not `NO_HASH`); else it is in none, and its link names none.
     I2. It is in the chain of its key's bucket.
     I3. ``links[link_of[row]] == row`` for each row that has a key.
     I4. ``len(index)`` is the number of rows that have a key.
@@ -121,6 +121,8 @@ class HashIndex:
         -----
         Snapshot law, O(B).
         """
+        if len(keys) <= _FEW:
+            return np.array(self._find_few(keys.tolist(), self._buckets_of_few(keys)), dtype=np.int64)
         return self._walk(keys, self._buckets(keys))
 
     def find_after(self, rows: Ids) -> Ids:
@@ -148,22 +150,21 @@ class HashIndex:
             Different rows without a key.
         """
         self._count += len(rows)
+        if len(rows) <= _FEW:
+            self._insert_few(keys.tolist(), rows.tolist(), self._buckets_of_few(keys))
+            return
         self._keys[rows] = keys
-        self._links[rows + self._num_buckets] = _NO_ROW
         links = self._buckets(keys)
-        # One round: whoever stands at an empty link takes it; all others step on to the link of the row they met.
-        # Equal keys start at the same link and stay together, so the earlier one takes the earlier link.
         while len(rows) > _FEW:
-            is_empty = self._links.take(links) < 0
-            # Backwards, because the last of several writes to one place is the one that stays.
-            self._links[links[is_empty][::-1]] = rows[is_empty][::-1]
+            self._walk_to_end(links)
+            # Of several rows that are to hang on one link the first in the batch must be the one that does. Backwards,
+            # because the last of several writes to one place is the one that stays.
+            self._links[links[::-1]] = rows[::-1]
             self._link_of[rows] = links
-            met = self._links.take(links)
-            rest = np.flatnonzero(met != rows)
-            links = met.take(rest).astype(np.int64) + self._num_buckets
-            rows = rows.take(rest)
-        for row, link in zip(rows.tolist(), links.tolist(), strict=True):
-            self._hang(row, link)
+            rest = np.flatnonzero(self._links.take(links) != rows)
+            rows, links = rows.take(rest), links.take(rest)
+        if len(rows):
+            self._insert_few(self._keys.take(rows).tolist(), rows.tolist(), links.tolist())
 
     def remove(self, rows: Ids) -> None:
         """Take the key from each row.
@@ -173,24 +174,24 @@ class HashIndex:
         rows : ndarray of int64, shape (B,)
             Different rows that have a key.
         """
-        if len(rows) <= _FEW:
-            for row in rows.tolist():
-                self.remove_one(row)
-            return
         self._count -= len(rows)
+        if len(rows) <= _FEW:
+            self._remove_few(rows.tolist())
+            return
         self._keys[rows] = NO_HASH
-        successors = self._links.take(rows + self._num_buckets)
+        nexts = rows + self._num_buckets
+        successors = self._links.take(nexts)
         # Writing all links at once is right where no two neighbours of a chain go together. Of such a pair the
         # first goes by itself beforehand; what is left has no neighbours that go.
         first_of_pair = np.flatnonzero(self._keys.take(successors) == NO_HASH)
         if len(first_of_pair):
-            for row in rows.take(first_of_pair).tolist():
-                self._unhang(row)
+            self._remove_few(rows.take(first_of_pair).tolist())
             rows = np.delete(rows, first_of_pair)
             successors = np.delete(successors, first_of_pair)
         links = self._link_of.take(rows)
         self._links[links] = successors
         self._link_of[successors] = links
+        self._links[nexts] = _NO_ROW
 
     def clear(self) -> None:
         """Take the key from every row."""
@@ -201,31 +202,21 @@ class HashIndex:
 
     def find_one(self, key: int) -> int:
         """Return the oldest row of a key, or -1; see `find`."""
-        row: int = self._link_items[(key * _SPREAD & _MASK) >> self._shift]
-        while row >= 0 and self._key_items[row] != key:
-            row = self._link_items[row + self._num_buckets]
-        return row
+        return self._find_few([key], [(key * _SPREAD & _MASK) >> self._shift])[0]
 
     def find_after_one(self, row: int) -> int:
         """Return the next younger row with the same key, or -1; see `find_after`."""
-        key = self._key_items[row]
-        row = self._link_items[row + self._num_buckets]
-        while row >= 0 and self._key_items[row] != key:
-            row = self._link_items[row + self._num_buckets]
-        return row
+        return self._find_few([self._key_items[row]], [row + self._num_buckets])[0]
 
     def insert_one(self, key: int, row: int) -> None:
         """Give a row its key; see `insert`."""
         self._count += 1
-        self._key_items[row] = key
-        self._link_items[row + self._num_buckets] = _NO_ROW
-        self._hang(row, (key * _SPREAD & _MASK) >> self._shift)
+        self._insert_few([key], [row], [(key * _SPREAD & _MASK) >> self._shift])
 
     def remove_one(self, row: int) -> None:
         """Take the key from a row; see `remove`."""
         self._count -= 1
-        self._key_items[row] = 0
-        self._unhang(row)
+        self._remove_few([row])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return copies of the arrays that are the whole state, for `restore`."""
@@ -254,6 +245,7 @@ class HashIndex:
             met = self._links.take(met + self._num_buckets).astype(np.int64)
             buckets, met = buckets[met >= 0], met[met >= 0]
         has_key = self._keys[:_NO_ROW] != NO_HASH
+        self._fail("I1: rows without a key whose link names one", ~has_key & (self._links[self._num_buckets :] >= 0))
         self._fail("I1: rows that have a key and are in no chain, or the reverse", (seen > 0) != has_key)
         rows = np.flatnonzero(has_key)
         wrong = rows[self._links[self._link_of[rows]] != rows]
@@ -274,6 +266,13 @@ class HashIndex:
         buckets >>= self._shift_array
         return buckets.view(np.int64)
 
+    def _buckets_of_few(self, keys: Hashes) -> list[int]:
+        """Return the bucket of each of a few keys as integers."""
+        if len(keys) > 3:
+            buckets: list[int] = self._buckets(keys).tolist()
+            return buckets
+        return [(key * _SPREAD & _MASK) >> self._shift for key in keys.tolist()]
+
     def _walk(self, keys: Hashes, links: Ids) -> Ids:
         """Return the first row with its key that each item meets from its link on, or -1."""
         found = self._links.take(links).astype(np.int64)
@@ -282,26 +281,52 @@ class HashIndex:
             met = self._links.take(found.take(rest) + self._num_buckets).astype(np.int64)
             found[rest] = met
             rest = rest[(self._keys.take(met) != keys.take(rest)) & (met >= 0)]
-        for i in rest.tolist():
-            row, key = int(found[i]), int(keys[i])
-            while row >= 0 and self._key_items[row] != key:
-                row = self._link_items[row + self._num_buckets]
-            found[i] = row
+        if len(rest):
+            links = found.take(rest) + self._num_buckets
+            found[rest] = self._find_few(keys.take(rest).tolist(), links.tolist())
         return found
 
-    def _hang(self, row: int, link: int) -> None:
-        """Hang a row on the last link of a chain, seeking from `link` on."""
-        links, num_buckets = self._link_items, self._num_buckets
-        met = links[link]
-        while met >= 0:
-            link = met + num_buckets
-            met = links[link]
-        links[link] = row
-        self._link_of_items[row] = link
+    def _walk_to_end(self, links: Ids) -> None:
+        """Replace each link by the last one of its chain."""
+        met = self._links.take(links)
+        rest = np.flatnonzero(met >= 0)
+        met = met.take(rest)
+        while len(rest):
+            further = np.add(met, self._num_buckets, dtype=np.int64)
+            links[rest] = further
+            met = self._links.take(further)
+            goes_on = met >= 0
+            rest, met = rest[goes_on], met[goes_on]
 
-    def _unhang(self, row: int) -> None:
-        """Write a row's successor into the link that names the row."""
-        link = self._link_of_items[row]
-        successor = self._link_items[row + self._num_buckets]
-        self._link_items[link] = successor
-        self._link_of_items[successor] = link
+    def _find_few(self, keys: list[int], links: list[int]) -> list[int]:
+        """Return the first row with its key that each item meets from its link on, or -1."""
+        nexts, key_of, num_buckets = self._link_items, self._key_items, self._num_buckets
+        found = []
+        for key, link in zip(keys, links, strict=True):
+            row = nexts[link]
+            while row >= 0 and key_of[row] != key:
+                row = nexts[row + num_buckets]
+            found.append(row)
+        return found
+
+    def _insert_few(self, keys: list[int], rows: list[int], links: list[int]) -> None:
+        """Hang each row on the last link of its chain, seeking from its link on."""
+        nexts, link_of, key_of, num_buckets = self._link_items, self._link_of_items, self._key_items, self._num_buckets
+        for key, row, link in zip(keys, rows, links, strict=True):
+            met = nexts[link]
+            while met >= 0:
+                link = met + num_buckets
+                met = nexts[link]
+            nexts[link] = row
+            link_of[row] = link
+            key_of[row] = key
+
+    def _remove_few(self, rows: list[int]) -> None:
+        """Take each row's key, and write its successor into the link that names it."""
+        nexts, link_of, key_of, num_buckets = self._link_items, self._link_of_items, self._key_items, self._num_buckets
+        for row in rows:
+            link, successor = link_of[row], nexts[row + num_buckets]
+            nexts[link] = successor
+            link_of[successor] = link
+            nexts[row + num_buckets] = _NO_ROW
+            key_of[row] = 0

@@ -24,7 +24,7 @@ __all__ = ["FEW", "BlockPool", "Sink", "keep_first", "keep_last", "refuse_ids"]
 Sink: TypeAlias = Callable[[Ids, Hashes], None]
 """Called with the ids and hashes of victims before their blocks are reused; raises to refuse."""
 
-FEW = 8  # blocks for which loops over Python integers are cheaper than NumPy calls
+FEW = 24  # blocks for which loops over Python integers are cheaper than NumPy calls
 _POLICY_COLUMNS = ("last_use", "created", "uses")
 
 
@@ -131,8 +131,10 @@ class BlockPool:
         BlockStateError
             If a block has fewer holders than it comes up.
         """
+        if len(ids) <= FEW and self.is_plain and rows is None and self._drop_few(ids.tolist()):
+            return
         counts = self.ref_count.take(ids)
-        if not counts.all():
+        if np.count_nonzero(counts) < len(ids):
             refuse_ids("release", ids[counts == 0], "nobody holds them")
         last = self.queue.last_of_each(ids)
         if last is None:
@@ -146,7 +148,7 @@ class BlockPool:
             rows = None if rows is None else rows[places]
 
         self.ref_count[ids] = left
-        if left.any():
+        if np.count_nonzero(left):
             is_left = left == 0
             ids = ids[is_left]
             rows = None if rows is None else rows[is_left]
@@ -158,8 +160,8 @@ class BlockPool:
 
     def hold(self, ids: Ids, counts: Ids) -> None:
         """Add a holder to held and cached blocks, whose reference counts are given; they may repeat."""
-        cached = ids[counts == 0]
-        if len(cached):
+        if np.count_nonzero(counts) < len(ids):
+            cached = ids[counts == 0]
             self.num_cached -= self.queue.remove(cached) if self.policy is None else len(keep_first(cached))
         np.add.at(self.ref_count, ids, 1)
         if self.policy:
@@ -193,14 +195,16 @@ class BlockPool:
         self.queue.remove(cached)
         self.queue.push_back(cached)
 
-    def name(self, ids: Ids, hashes: Hashes, parents: Hashes) -> None:
+    def name(self, ids: Ids, hashes: Hashes, parents: Hashes | None = None) -> None:
         """Give hashes to different blocks that have none; held ones, so none of them becomes cached."""
         self.index.insert(hashes, ids)
-        self.parent_hash[ids] = parents
+        if parents is not None:
+            self.parent_hash[ids] = parents
         if self.log and len(ids):
+            parents = self.parent_hash[ids]
             # A run of blocks goes on as long as each block's parent is the block before it.
             is_first = np.append(True, parents[1:] != hashes[:-1])
-            self.log.stored(hashes.copy(), parents.copy(), np.flatnonzero(is_first | (parents == NO_HASH)))
+            self.log.stored(hashes.copy(), parents, np.flatnonzero(is_first | (parents == NO_HASH)))
 
     def unname(self, ids: Ids) -> None:
         """Drop the hashes of different blocks that have one; the caller sees to `num_cached`."""
@@ -269,6 +273,28 @@ class BlockPool:
         if np.count_nonzero(is_cached) != self.num_cached:
             raise InvariantError(f"B4: {np.count_nonzero(is_cached)} blocks are cached, {self.num_cached} counted")
         _fail_where("B5: blocks with a parent and without a hash", ~is_hashed & (self.parent_hash != NO_HASH))
+
+    def _drop_few(self, ids: list[int]) -> bool:
+        """Release a few different held blocks of a plain pool; do nothing and return False where they are others."""
+        ref_count, queue = self._ref_items, self.queue
+        if (len(ids) > 1 and len(set(ids)) < len(ids)) or 0 in [ref_count[i] for i in ids]:
+            return False
+        front = []
+        for i in ids:
+            left = ref_count[i] - 1
+            ref_count[i] = left
+            if left:
+                continue
+            if self._hash_items[i]:
+                self.num_cached += 1
+                queue.push_back_one(i)
+            elif self._unhashed_first:
+                front.append(i)
+            else:
+                queue.push_back_one(i)
+        for i in reversed(front):
+            queue.push_front_one(i)
+        return True
 
     def _queue_up(self, ids: Ids, rows: Ids | None) -> None:
         """Put blocks that have lost their last holder where they belong."""

@@ -143,7 +143,7 @@ class FreeQueue:
         marks = np.arange(_OUT - len(ids), _OUT, dtype=np.int32)  # negative, so that no stale entry comes to life
         self._place[ids] = marks  # of several writes to one place the last one stays
         last = self._place.take(ids)
-        return None if np.array_equal(last, marks) else last - marks[0]
+        return None if np.count_nonzero(last == marks) == len(ids) else last - marks[0]
 
     def pop_one(self) -> int:
         """Take the first id; there must be one."""
