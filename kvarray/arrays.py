@@ -321,7 +321,7 @@ def check_same_length(**arrays: NDArray[Any]) -> None:
     ValueError: keys and values must have the same length: got 2 and 3
     """
     lengths = [len(array) for array in arrays.values()]
-    if len(set(lengths)) > 1:
+    if lengths.count(lengths[0]) < len(lengths):
         raise ValueError(f"{' and '.join(arrays)} must have the same length: got {' and '.join(map(str, lengths))}")
 
 

@@ -174,10 +174,10 @@ class HashIndex:
         rows : ndarray of int64, shape (B,)
             Different rows that have a key.
         """
-        self._count -= len(rows)
         if len(rows) <= _FEW:
-            self._remove_few(rows.tolist())
+            self.remove_few(rows.tolist())
             return
+        self._count -= len(rows)
         self._keys[rows] = NO_HASH
         nexts = rows + self._num_buckets
         successors = self._links.take(nexts)
@@ -185,7 +185,8 @@ class HashIndex:
         # first goes by itself beforehand; what is left has no neighbours that go.
         first_of_pair = np.flatnonzero(self._keys.take(successors) == NO_HASH)
         if len(first_of_pair):
-            self._remove_few(rows.take(first_of_pair).tolist())
+            self.remove_few(rows.take(first_of_pair).tolist())
+            self._count += len(first_of_pair)  # counted above
             rows = np.delete(rows, first_of_pair)
             successors = np.delete(successors, first_of_pair)
         links = self._link_of.take(rows)
@@ -215,8 +216,31 @@ class HashIndex:
 
     def remove_one(self, row: int) -> None:
         """Take the key from a row; see `remove`."""
-        self._count -= 1
-        self._remove_few([row])
+        self.remove_few([row])
+
+    def remove_few(self, rows: list[int]) -> None:
+        """Take the key from each of a few rows; see `remove`."""
+        self._count -= len(rows)
+        nexts, link_of, key_of, num_buckets = self._link_items, self._link_of_items, self._key_items, self._num_buckets
+        for row in rows:
+            link, successor = link_of[row], nexts[row + num_buckets]
+            nexts[link] = successor
+            link_of[successor] = link
+            nexts[row + num_buckets] = _NO_ROW
+            key_of[row] = 0
+
+    def find_leading(self, keys: Hashes) -> list[int]:
+        """Return the oldest row of each key up to the first key that no row has; see `find`."""
+        nexts, key_of, num_buckets = self._link_items, self._key_items, self._num_buckets
+        found: list[int] = []
+        for key, link in zip(keys.tolist(), self._buckets_of_few(keys), strict=True):
+            row = nexts[link]
+            while row >= 0 and key_of[row] != key:
+                row = nexts[row + num_buckets]
+            if row < 0:
+                break
+            found.append(row)
+        return found
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return copies of the arrays that are the whole state, for `restore`."""
@@ -320,13 +344,3 @@ class HashIndex:
             nexts[link] = row
             link_of[row] = link
             key_of[row] = key
-
-    def _remove_few(self, rows: list[int]) -> None:
-        """Take each row's key, and write its successor into the link that names it."""
-        nexts, link_of, key_of, num_buckets = self._link_items, self._link_of_items, self._key_items, self._num_buckets
-        for row in rows:
-            link, successor = link_of[row], nexts[row + num_buckets]
-            nexts[link] = successor
-            link_of[successor] = link
-            nexts[row + num_buckets] = _NO_ROW
-            key_of[row] = 0

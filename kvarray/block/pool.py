@@ -108,17 +108,44 @@ class BlockPool:
 
     def take_few(self, count: int) -> list[int]:
         """Allocate blocks of a plain pool one by one; there are enough."""
-        taken = []
-        for _ in range(count):
-            block = self.queue.pop_one()
-            if self._hash_items[block]:
-                self.index.remove_one(block)
-                self._parent_items[block] = 0
-                self.num_cached -= 1
-                self.evictions += 1
-            self._ref_items[block] = 1
-            taken.append(block)
-        return taken
+        if count > FEW:
+            taken: list[int] = self.take(count).tolist()
+            return taken
+        ids = self.queue.pop_few(count)
+        hash_of, ref_count, parent_of = self._hash_items, self._ref_items, self._parent_items
+        victims = []
+        for i in ids:
+            ref_count[i] = 1
+            if hash_of[i]:
+                victims.append(i)
+                parent_of[i] = 0
+        if victims:
+            self.index.remove_few(victims)
+            self.num_cached -= len(victims)
+            self.evictions += len(victims)
+        return ids
+
+    def find_leading(self, hashes: Hashes) -> list[int]:
+        """Return the oldest block of each hash up to the first that no block has."""
+        return self.index.find_leading(hashes)
+
+    def num_cached_among(self, ids: list[int]) -> int:
+        """Return how many of these blocks, which are held or cached, are cached; each counts once."""
+        ref_count = self._ref_items
+        cached = [i for i in ids if ref_count[i] == 0]
+        return len(set(cached))
+
+    def name_few(self, ids: list[int], hashes: Hashes, *, first: int) -> None:
+        """Give the hashes from `first` on to new blocks of one sequence, each the child of the hash before."""
+        if first == len(hashes):
+            return
+        self.index.insert(hashes[first:], np.array(ids[: len(hashes) - first]))
+        parents = hashes.tolist()
+        parent_of = self._parent_items
+        parent = parents[first - 1] if first else 0
+        for i, key in zip(ids, parents[first:], strict=False):
+            parent_of[i] = parent
+            parent = key
 
     def drop(self, ids: Ids, rows: Ids | None = None) -> None:
         """Release blocks.
@@ -160,12 +187,25 @@ class BlockPool:
 
     def hold(self, ids: Ids, counts: Ids) -> None:
         """Add a holder to held and cached blocks, whose reference counts are given; they may repeat."""
+        if len(ids) <= FEW and self.is_plain:
+            self.hold_few(ids.tolist())
+            return
         if np.count_nonzero(counts) < len(ids):
             cached = ids[counts == 0]
             self.num_cached -= self.queue.remove(cached) if self.policy is None else len(keep_first(cached))
         np.add.at(self.ref_count, ids, 1)
         if self.policy:
             self._use(ids)
+
+    def hold_few(self, ids: list[int]) -> None:
+        """Add a holder to held and cached blocks of a plain pool one by one."""
+        ref_count = self._ref_items
+        for i in ids:
+            count = ref_count[i]
+            if count == 0:
+                self.queue.remove_one(i)
+                self.num_cached -= 1
+            ref_count[i] = count + 1
 
     @contextmanager
     def held(self, ids: Ids, counts: Ids) -> Iterator[None]:

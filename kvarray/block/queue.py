@@ -140,20 +140,26 @@ class FreeQueue:
 
         The ids must not be in the queue: their places, meaningless for now, serve as scratch.
         """
+        if len(ids) < 2:
+            return None
         marks = np.arange(_OUT - len(ids), _OUT, dtype=np.int32)  # negative, so that no stale entry comes to life
         self._place[ids] = marks  # of several writes to one place the last one stays
         last = self._place.take(ids)
         return None if np.count_nonzero(last == marks) == len(ids) else last - marks[0]
 
-    def pop_one(self) -> int:
-        """Take the first id; there must be one."""
-        while True:
-            head = self._head
-            first: int = self._entry_items[head]
-            self._head = head + 1
-            if self._place_items[first] == head:
-                return first
-            self._num_stale -= 1
+    def pop_few(self, count: int) -> list[int]:
+        """Take the first `count` ids one by one; there must be as many."""
+        entries, place = self._entry_items, self._place_items
+        head = self._head
+        taken: list[int] = []
+        while len(taken) < count:
+            item = entries[head]
+            if place[item] == head:
+                taken.append(item)
+            head += 1
+        self._num_stale -= head - self._head - count
+        self._head = head
+        return taken
 
     def push_back_one(self, item: int) -> None:
         """Append an id at the tail; see `push_back`."""

@@ -316,6 +316,10 @@ class BlockTable:
         prompts that do not affect each other in this way are done at once, in O(blocks); a batch is cut before each
         prompt that depends on one of its run.
         """
+        if content is None and self._pool.is_plain:
+            admission = self._admit_one(np.asarray(num_tokens), np.asarray(hashes), hash_offsets)
+            if admission is not None:
+                return admission
         counts = as_ints("num_tokens", num_tokens, low=1)
         hashes, offsets = _ragged_hashes(hashes, hash_offsets, len(counts))
         num_hashes = np.diff(offsets)
@@ -513,7 +517,12 @@ class BlockTable:
         """
         rows = self._different_rows(handles)
 
-        self._release(rows, np.zeros(len(rows), dtype=np.int64), self._blocks_for(self._num_tokens.take(rows)))
+        if len(rows) == 1:
+            row = int(rows[0])
+            num_blocks = -(-int(self._num_tokens[row]) // self._block_size)
+            self._pool.drop(self._block_ids[row, :num_blocks][::-1])
+        else:
+            self._release(rows, np.zeros(len(rows), dtype=np.int64), self._blocks_for(self._num_tokens.take(rows)))
         self._num_tokens[rows] = 0
         self._num_hashed[rows] = 0
         self._last_hash[rows] = NO_HASH
@@ -629,6 +638,50 @@ class BlockTable:
         self._block_hits += int(hits.sum())
         self._collisions += plan.collisions
         return Admission(handles=self._handles(rows), hit_blocks=hits, hit_tokens=hits * self._block_size)
+
+    def _admit_one(self, counts: Ids, hashes: Hashes, hash_offsets: ArrayLike | None) -> Admission | None:
+        """Admit one prompt to a plain pool as `admit` does; None for several, and where it would refuse.
+
+        Called for every request of a trace that is stepped singly, so it counts microseconds: a lookup that ends at
+        the first miss, loops over integers, and no array that is not needed.
+        """
+        num_hashes = len(hashes) if hashes.ndim == 1 else -1
+        if counts.shape != (1,) or counts.dtype != np.int64:
+            return None
+        if num_hashes and (hashes.dtype != np.uint64 or np.count_nonzero(hashes) < num_hashes):
+            return None
+        if np.asarray(0 if hash_offsets is None else hash_offsets).tolist() != ([0, num_hashes] if num_hashes else 0):
+            return None
+        pool, size = self._pool, self._block_size
+        count = int(counts[0])
+        num_blocks = -(-count // size)
+        if count < 1 or num_hashes > count // size or num_blocks > self._width or self._num_free_rows == 0:
+            return None
+        hits = pool.find_leading(hashes[: (count - self._uncached) // size])
+        num_new = num_blocks - len(hits)
+        if num_new + pool.num_cached_among(hits) > pool.num_available - self._watermark:
+            return None
+
+        pool.hold_few(hits)
+        taken = pool.take_few(num_new)
+        row = int(self._free_rows[self._num_free_rows - 1])
+        self._num_free_rows -= 1
+        self._block_ids[row, :num_blocks] = hits + taken
+        self._num_tokens[row] = count
+        generation = int(self._generation[row]) + 1
+        self._generation[row] = generation
+        if num_hashes:
+            self._num_hashed[row] = num_hashes
+            self._last_hash[row] = hashes[-1]
+            pool.name_few(taken, hashes, first=len(hits))
+        self._admitted += 1
+        self._block_queries += num_hashes
+        self._block_hits += len(hits)
+        return Admission(
+            handles=np.array([generation << _ROW_BITS | row]),
+            hit_blocks=np.array([len(hits)]),
+            hit_tokens=np.array([len(hits) * size]),
+        )
 
     def _check_naming(
         self, rows: Ids, num_tokens: Ids, num_held: Ids, hashes: ArrayLike, hash_offsets: ArrayLike
