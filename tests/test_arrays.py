@@ -68,3 +68,20 @@ def test_as_hashes_refuses_the_sentinel():
 def test_check_offsets(offsets, message):
     with pytest.raises(ValueError, match=message):
         arrays.check_offsets("offsets", np.array(offsets, dtype=np.int64), 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, 2**64], r"x must be less than 2\^64: x\[1\] = 18446744073709551616"),
+        ([3, -1], r"x must be 0 or more: x\[1\] = -1"),
+    ],
+)
+def test_as_uint64_refuses(values, message):
+    with pytest.raises(ValueError, match=message):
+        arrays.as_uint64("x", values)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)))
+def test_as_uint64_keeps_every_uint64(values):
+    assert arrays.as_uint64("x", values).tolist() == values
