@@ -35,7 +35,7 @@ _NO_ROW = -1  # as an index it reaches the spare last row of `_keys` and `_link_
 _SPREAD = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the high bits of a product with it spread consecutive keys
 _MASK = 2**64 - 1
 _SPARE_KEY = 1  # the spare row stands for the end of a chain, and is never taken out
-_FEW = 24  # items for which a loop in Python is cheaper than another round of NumPy calls
+_FEW = 48  # items for which a loop in Python is cheaper than another round of NumPy calls
 
 
 class HashIndex:
@@ -122,7 +122,7 @@ class HashIndex:
         Snapshot law, O(B).
         """
         if len(keys) <= _FEW:
-            return np.array(self._find_few(keys.tolist(), self._buckets_of_few(keys)), dtype=np.int64)
+            return np.array(self._find_few(keys.tolist(), self.buckets_of_few(keys)), dtype=np.int64)
         return self._walk(keys, self._buckets(keys))
 
     def find_after(self, rows: Ids) -> Ids:
@@ -149,10 +149,10 @@ class HashIndex:
         rows : ndarray of int64, shape (B,)
             Different rows without a key.
         """
-        self._count += len(rows)
         if len(rows) <= _FEW:
-            self._insert_few(keys.tolist(), rows.tolist(), self._buckets_of_few(keys))
+            self.insert_few(keys.tolist(), rows.tolist(), self.buckets_of_few(keys))
             return
+        self._count += len(rows)
         self._keys[rows] = keys
         links = self._buckets(keys)
         while len(rows) > _FEW:
@@ -164,7 +164,7 @@ class HashIndex:
             rest = np.flatnonzero(self._links.take(links) != rows)
             rows, links = rows.take(rest), links.take(rest)
         if len(rows):
-            self._insert_few(self._keys.take(rows).tolist(), rows.tolist(), links.tolist())
+            self._hang(self._keys.take(rows).tolist(), rows.tolist(), links.tolist())
 
     def remove(self, rows: Ids) -> None:
         """Take the key from each row.
@@ -211,8 +211,7 @@ class HashIndex:
 
     def insert_one(self, key: int, row: int) -> None:
         """Give a row its key; see `insert`."""
-        self._count += 1
-        self._insert_few([key], [row], [(key * _SPREAD & _MASK) >> self._shift])
+        self.insert_few([key], [row], [(key * _SPREAD & _MASK) >> self._shift])
 
     def remove_one(self, row: int) -> None:
         """Take the key from a row; see `remove`."""
@@ -229,11 +228,14 @@ class HashIndex:
             nexts[row + num_buckets] = _NO_ROW
             key_of[row] = 0
 
-    def find_leading(self, keys: Hashes) -> list[int]:
-        """Return the oldest row of each key up to the first key that no row has; see `find`."""
+    def find_leading(self, keys: list[int], buckets: list[int]) -> list[int]:
+        """Return the oldest row of each key up to the first key that no row has; see `find`.
+
+        `buckets` come from `buckets_of_few`.
+        """
         nexts, key_of, num_buckets = self._link_items, self._key_items, self._num_buckets
         found: list[int] = []
-        for key, link in zip(keys.tolist(), self._buckets_of_few(keys), strict=True):
+        for key, link in zip(keys, buckets, strict=False):
             row = nexts[link]
             while row >= 0 and key_of[row] != key:
                 row = nexts[row + num_buckets]
@@ -241,6 +243,18 @@ class HashIndex:
                 break
             found.append(row)
         return found
+
+    def insert_few(self, keys: list[int], rows: list[int], buckets: list[int]) -> None:
+        """Give each of a few rows its key; see `insert`. `buckets` come from `buckets_of_few`."""
+        self._count += len(rows)
+        self._hang(keys, rows, buckets)
+
+    def buckets_of_few(self, keys: Hashes) -> list[int]:
+        """Return the bucket of each of a few keys."""
+        if len(keys) > 3:
+            buckets: list[int] = self._buckets(keys).tolist()
+            return buckets
+        return [(key * _SPREAD & _MASK) >> self._shift for key in keys.tolist()]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return copies of the arrays that are the whole state, for `restore`."""
@@ -290,13 +304,6 @@ class HashIndex:
         buckets >>= self._shift_array
         return buckets.view(np.int64)
 
-    def _buckets_of_few(self, keys: Hashes) -> list[int]:
-        """Return the bucket of each of a few keys as integers."""
-        if len(keys) > 3:
-            buckets: list[int] = self._buckets(keys).tolist()
-            return buckets
-        return [(key * _SPREAD & _MASK) >> self._shift for key in keys.tolist()]
-
     def _walk(self, keys: Hashes, links: Ids) -> Ids:
         """Return the first row with its key that each item meets from its link on, or -1."""
         found = self._links.take(links).astype(np.int64)
@@ -333,7 +340,7 @@ class HashIndex:
             found.append(row)
         return found
 
-    def _insert_few(self, keys: list[int], rows: list[int], links: list[int]) -> None:
+    def _hang(self, keys: list[int], rows: list[int], links: list[int]) -> None:
         """Hang each row on the last link of its chain, seeking from its link on."""
         nexts, link_of, key_of, num_buckets = self._link_items, self._link_of_items, self._key_items, self._num_buckets
         for key, row, link in zip(keys, rows, links, strict=True):

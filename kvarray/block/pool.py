@@ -24,7 +24,7 @@ __all__ = ["FEW", "BlockPool", "Sink", "keep_first", "keep_last", "refuse_ids"]
 Sink: TypeAlias = Callable[[Ids, Hashes], None]
 """Called with the ids and hashes of victims before their blocks are reused; raises to refuse."""
 
-FEW = 24  # blocks for which loops over Python integers are cheaper than NumPy calls
+FEW = 48  # blocks for which loops over Python integers are cheaper than NumPy calls
 _POLICY_COLUMNS = ("last_use", "created", "uses")
 
 
@@ -125,27 +125,34 @@ class BlockPool:
             self.evictions += len(victims)
         return ids
 
-    def find_leading(self, hashes: Hashes) -> list[int]:
-        """Return the oldest block of each hash up to the first that no block has."""
-        return self.index.find_leading(hashes)
+    def admit_one(self, hashes: Hashes, *, limit: int, num_blocks: int, watermark: int) -> tuple[list[int], int] | None:
+        """Give blocks to one prompt of a plain pool; None, and nothing changes, if there are not enough.
 
-    def num_cached_among(self, ids: list[int]) -> int:
-        """Return how many of these blocks, which are held or cached, are cached; each counts once."""
-        ref_count = self._ref_items
-        cached = [i for i in ids if ref_count[i] == 0]
-        return len(set(cached))
+        Holds the leading blocks with these hashes that are there, at most `limit`, allocates the others and registers
+        them as far as they have a hash. Returns all blocks, and how many of them were there.
+        """
+        index, ref_count = self.index, self._ref_items
+        keys: list[int] = hashes.tolist()
+        buckets = index.buckets_of_few(hashes)
+        hits = index.find_leading(keys[:limit], buckets)
+        num_hits = len(hits)
+        cached = {i for i in hits if ref_count[i] == 0}
+        if num_blocks - num_hits + len(cached) > self.num_available - watermark:
+            return None
 
-    def name_few(self, ids: list[int], hashes: Hashes, *, first: int) -> None:
-        """Give the hashes from `first` on to new blocks of one sequence, each the child of the hash before."""
-        if first == len(hashes):
-            return
-        self.index.insert(hashes[first:], np.array(ids[: len(hashes) - first]))
-        parents = hashes.tolist()
-        parent_of = self._parent_items
-        parent = parents[first - 1] if first else 0
-        for i, key in zip(ids, parents[first:], strict=False):
-            parent_of[i] = parent
-            parent = key
+        self.hold_few(hits)
+        taken = self.take_few(num_blocks - num_hits)
+        if num_hits < len(keys):
+            if len(keys) - num_hits > FEW:
+                index.insert(hashes[num_hits:], np.array(taken[: len(keys) - num_hits]))
+            else:
+                index.insert_few(keys[num_hits:], taken[: len(keys) - num_hits], buckets[num_hits:])
+            parent_of = self._parent_items
+            parent = keys[num_hits - 1] if num_hits else 0
+            for i, key in zip(taken, keys[num_hits:], strict=False):  # blocks without a hash come last
+                parent_of[i] = parent
+                parent = key
+        return hits + taken, num_hits
 
     def drop(self, ids: Ids, rows: Ids | None = None) -> None:
         """Release blocks.
@@ -158,7 +165,7 @@ class BlockPool:
         BlockStateError
             If a block has fewer holders than it comes up.
         """
-        if len(ids) <= FEW and self.is_plain and rows is None and self._drop_few(ids.tolist()):
+        if len(ids) <= FEW and self.is_plain and rows is None and self.drop_few(ids.tolist()):
             return
         counts = self.ref_count.take(ids)
         if np.count_nonzero(counts) < len(ids):
@@ -181,6 +188,32 @@ class BlockPool:
             rows = None if rows is None else rows[is_left]
         self._queue_up(ids, rows)
 
+    def drop_few(self, ids: list[int]) -> bool:
+        """Release a few different held blocks of a plain pool; do nothing and return False where they are others."""
+        ref_count = self._ref_items
+        if (len(ids) > 1 and len(set(ids)) < len(ids)) or 0 in [ref_count[i] for i in ids]:
+            return False
+        hash_of, unhashed_first = self._hash_items, self._unhashed_first
+        front, back, num_hashed = [], [], 0
+        for i in ids:
+            left = ref_count[i] - 1
+            ref_count[i] = left
+            if left:
+                continue
+            if hash_of[i]:
+                num_hashed += 1
+                back.append(i)
+            elif unhashed_first:
+                front.append(i)
+            else:
+                back.append(i)
+        if front:
+            self.queue.push_front_few(front)
+        if back:
+            self.queue.push_back_few(back)
+        self.num_cached += num_hashed
+        return True
+
     def drop_shared(self, ids: Ids) -> None:
         """Release blocks that keep holders afterwards; they may repeat."""
         np.subtract.at(self.ref_count, ids, 1)
@@ -200,12 +233,14 @@ class BlockPool:
     def hold_few(self, ids: list[int]) -> None:
         """Add a holder to held and cached blocks of a plain pool one by one."""
         ref_count = self._ref_items
+        cached = []
         for i in ids:
             count = ref_count[i]
             if count == 0:
-                self.queue.remove_one(i)
-                self.num_cached -= 1
+                cached.append(i)
             ref_count[i] = count + 1
+        self.queue.remove_few(cached)
+        self.num_cached -= len(cached)
 
     @contextmanager
     def held(self, ids: Ids, counts: Ids) -> Iterator[None]:
@@ -313,28 +348,6 @@ class BlockPool:
         if np.count_nonzero(is_cached) != self.num_cached:
             raise InvariantError(f"B4: {np.count_nonzero(is_cached)} blocks are cached, {self.num_cached} counted")
         _fail_where("B5: blocks with a parent and without a hash", ~is_hashed & (self.parent_hash != NO_HASH))
-
-    def _drop_few(self, ids: list[int]) -> bool:
-        """Release a few different held blocks of a plain pool; do nothing and return False where they are others."""
-        ref_count, queue = self._ref_items, self.queue
-        if (len(ids) > 1 and len(set(ids)) < len(ids)) or 0 in [ref_count[i] for i in ids]:
-            return False
-        front = []
-        for i in ids:
-            left = ref_count[i] - 1
-            ref_count[i] = left
-            if left:
-                continue
-            if self._hash_items[i]:
-                self.num_cached += 1
-                queue.push_back_one(i)
-            elif self._unhashed_first:
-                front.append(i)
-            else:
-                queue.push_back_one(i)
-        for i in reversed(front):
-            queue.push_front_one(i)
-        return True
 
     def _queue_up(self, ids: Ids, rows: Ids | None) -> None:
         """Put blocks that have lost their last holder where they belong."""

@@ -10,6 +10,8 @@ constant time an id.
 Kernels that trust their callers: ids in range, pushed ids different and not in the queue, removed ids in the queue.
 """
 
+from array import array
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -149,8 +151,12 @@ class FreeQueue:
 
     def pop_few(self, count: int) -> list[int]:
         """Take the first `count` ids one by one; there must be as many."""
-        entries, place = self._entry_items, self._place_items
         head = self._head
+        if self._num_stale == 0:
+            self._head = head + count
+            first: list[int] = self._entry_items[head : head + count].tolist()
+            return first
+        entries, place = self._entry_items, self._place_items
         taken: list[int] = []
         while len(taken) < count:
             item = entries[head]
@@ -161,26 +167,34 @@ class FreeQueue:
         self._head = head
         return taken
 
-    def push_back_one(self, item: int) -> None:
-        """Append an id at the tail; see `push_back`."""
-        if self._tail == len(self._entries):
+    def push_back_few(self, ids: list[int]) -> None:
+        """Append a few ids at the tail; see `push_back`."""
+        if self._tail + len(ids) > len(self._entries):
             self._centre()
-        self._entry_items[self._tail] = item
-        self._place_items[item] = self._tail
-        self._tail += 1
+        end = self._tail + len(ids)
+        self._entry_items[self._tail : end] = array(self._entry_items.format, ids)
+        place = self._place_items
+        for item, at in zip(ids, range(self._tail, end), strict=True):
+            place[item] = at
+        self._tail = end
 
-    def push_front_one(self, item: int) -> None:
-        """Put an id before the head; see `push_front`."""
-        if self._head == 0:
+    def push_front_few(self, ids: list[int]) -> None:
+        """Put a few ids before the head; see `push_front`."""
+        if self._head < len(ids):
             self._centre()
-        self._head -= 1
-        self._entry_items[self._head] = item
-        self._place_items[item] = self._head
+        start = self._head - len(ids)
+        self._entry_items[start : self._head] = array(self._entry_items.format, ids)
+        place = self._place_items
+        for item, at in zip(ids, range(start, self._head), strict=True):
+            place[item] = at
+        self._head = start
 
-    def remove_one(self, item: int) -> None:
-        """Take an id out, wherever it stands; see `remove`."""
-        self._place_items[item] = _OUT
-        self._num_stale += 1
+    def remove_few(self, ids: list[int]) -> None:
+        """Take a few different ids out, wherever they stand; see `remove`."""
+        place = self._place_items
+        for item in ids:
+            place[item] = _OUT
+        self._num_stale += len(ids)
 
     def check(self) -> None:
         """Raise `InvariantError` unless Q1 and Q2 hold; O(ids)."""

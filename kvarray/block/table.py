@@ -10,6 +10,7 @@ ahead for speculative tokens. A block that is full when it is admitted can be fo
 could have been computed, as in vLLM.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -34,7 +35,7 @@ from kvarray.arrays import (
 )
 from kvarray.block.admission import Content, Plan, plan_run
 from kvarray.block.allocator import BlockAllocator
-from kvarray.block.pool import keep_first, refuse_ids
+from kvarray.block.pool import FEW, keep_first, refuse_ids
 from kvarray.block.saving import Snapshot, load_snapshot, replace_state, save_snapshot
 from kvarray.errors import CapacityError, InvariantError, OversizeError
 from kvarray.ragged import lengths_to_offsets, ranges, ranks
@@ -190,6 +191,11 @@ class BlockTable:
         self._generation = np.zeros(self._num_rows, dtype=np.int64)
         self._free_rows = np.arange(self._num_rows)[::-1].copy()  # a stack, its top at the end
         self._num_free_rows = self._num_rows
+        # Views for single items: indexing a memoryview takes a third of the time of indexing an array.
+        self._cell_items = self._cells.data
+        self._token_items = self._num_tokens.data
+        self._generation_items = self._generation.data
+        self._free_row_items = self._free_rows.data
         self._admitted = self._block_queries = self._block_hits = self._copies = self._collisions = 0
 
     @property
@@ -515,14 +521,11 @@ class BlockTable:
         handles : array_like of int, shape (B,)
             Different sequences.
         """
+        if self._pool.is_plain and self._free_one(np.asarray(handles)):
+            return
         rows = self._different_rows(handles)
 
-        if len(rows) == 1:
-            row = int(rows[0])
-            num_blocks = -(-int(self._num_tokens[row]) // self._block_size)
-            self._pool.drop(self._block_ids[row, :num_blocks][::-1])
-        else:
-            self._release(rows, np.zeros(len(rows), dtype=np.int64), self._blocks_for(self._num_tokens.take(rows)))
+        self._release(rows, np.zeros(len(rows), dtype=np.int64), self._blocks_for(self._num_tokens.take(rows)))
         self._num_tokens[rows] = 0
         self._num_hashed[rows] = 0
         self._last_hash[rows] = NO_HASH
@@ -652,36 +655,57 @@ class BlockTable:
             return None
         if np.asarray(0 if hash_offsets is None else hash_offsets).tolist() != ([0, num_hashes] if num_hashes else 0):
             return None
-        pool, size = self._pool, self._block_size
+        size = self._block_size
         count = int(counts[0])
         num_blocks = -(-count // size)
         if count < 1 or num_hashes > count // size or num_blocks > self._width or self._num_free_rows == 0:
             return None
-        hits = pool.find_leading(hashes[: (count - self._uncached) // size])
-        num_new = num_blocks - len(hits)
-        if num_new + pool.num_cached_among(hits) > pool.num_available - self._watermark:
+        given = self._pool.admit_one(
+            hashes, limit=(count - self._uncached) // size, num_blocks=num_blocks, watermark=self._watermark
+        )
+        if given is None:
             return None
 
-        pool.hold_few(hits)
-        taken = pool.take_few(num_new)
-        row = int(self._free_rows[self._num_free_rows - 1])
+        blocks, num_hits = given
         self._num_free_rows -= 1
-        self._block_ids[row, :num_blocks] = hits + taken
-        self._num_tokens[row] = count
-        generation = int(self._generation[row]) + 1
-        self._generation[row] = generation
+        row = self._free_row_items[self._num_free_rows]
+        generation = self._generation_items[row] + 1
+        self._generation_items[row] = generation
+        self._cell_items[row * self._width : row * self._width + num_blocks] = array(self._cell_items.format, blocks)
+        self._token_items[row] = count
         if num_hashes:
             self._num_hashed[row] = num_hashes
             self._last_hash[row] = hashes[-1]
-            pool.name_few(taken, hashes, first=len(hits))
         self._admitted += 1
         self._block_queries += num_hashes
-        self._block_hits += len(hits)
+        self._block_hits += num_hits
         return Admission(
             handles=np.array([generation << _ROW_BITS | row]),
-            hit_blocks=np.array([len(hits)]),
-            hit_tokens=np.array([len(hits) * size]),
+            hit_blocks=np.array([num_hits]),
+            hit_tokens=np.array([num_hits * size]),
         )
+
+    def _free_one(self, handles: Ids) -> bool:
+        """Free one sequence of a plain pool as `free` does; False for several, and where it would refuse."""
+        if handles.shape != (1,) or handles.dtype != np.int64:
+            return False
+        handle = int(handles[0])
+        row, generation = handle & (2**_ROW_BITS - 1), handle >> _ROW_BITS
+        if row >= self._num_rows or generation % 2 == 0 or self._generation_items[row] != generation:
+            return False
+        start = row * self._width
+        blocks = self._cell_items[start : start - (-self._token_items[row] // self._block_size)].tolist()
+        blocks.reverse()
+        if len(blocks) > FEW or not self._pool.drop_few(blocks):
+            return False
+
+        self._generation_items[row] = generation + 1
+        self._token_items[row] = 0
+        self._num_hashed[row] = 0
+        self._last_hash[row] = NO_HASH
+        self._free_row_items[self._num_free_rows] = row
+        self._num_free_rows += 1
+        return True
 
     def _check_naming(
         self, rows: Ids, num_tokens: Ids, num_held: Ids, hashes: ArrayLike, hash_offsets: ArrayLike
