@@ -77,8 +77,8 @@ class HashIndex:
         self._num_buckets = 1 << bits
         self._num_rows = num_rows
         self._shift = 64 - bits
-        self._spread = np.full(1, _SPREAD, dtype=np.uint64)  # arrays wrap silently, scalars warn
-        self._shift_array = np.full(1, self._shift, dtype=np.uint64)
+        self._spread = np.array(_SPREAD, dtype=np.uint64)  # as arrays without axes they cost least beside an array
+        self._shift_array = np.array(self._shift, dtype=np.uint64)
         self._keys = np.full(num_rows + 1, NO_HASH, dtype=np.uint64)
         self._keys[_NO_ROW] = _SPARE_KEY
         self._links = np.full(self._num_buckets + num_rows, _NO_ROW, dtype=np.int32)
@@ -252,7 +252,7 @@ class HashIndex:
     def buckets_of_few(self, keys: Hashes) -> list[int]:
         """Return the bucket of each of a few keys."""
         if len(keys) > 3:
-            buckets: list[int] = self._buckets(keys).tolist()
+            buckets: list[int] = (keys * self._spread >> self._shift_array).tolist()
             return buckets
         return [(key * _SPREAD & _MASK) >> self._shift for key in keys.tolist()]
 

@@ -137,10 +137,14 @@ class BlockPool:
         hits = index.find_leading(keys[:limit], buckets)
         num_hits = len(hits)
         cached = {i for i in hits if ref_count[i] == 0}
-        if num_blocks - num_hits + len(cached) > self.num_available - watermark:
+        if num_blocks - num_hits + len(cached) > len(self.queue) - watermark:
             return None
 
-        self.hold_few(hits)
+        for i in hits:
+            ref_count[i] += 1
+        if cached:
+            self.queue.remove_few(cached)
+            self.num_cached -= len(cached)
         taken = self.take_few(num_blocks - num_hits)
         if num_hits < len(keys):
             if len(keys) - num_hits > FEW:

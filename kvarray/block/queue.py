@@ -11,6 +11,7 @@ Kernels that trust their callers: ids in range, pushed ids different and not in 
 """
 
 from array import array
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,7 +190,7 @@ class FreeQueue:
             place[item] = at
         self._head = start
 
-    def remove_few(self, ids: list[int]) -> None:
+    def remove_few(self, ids: Collection[int]) -> None:
         """Take a few different ids out, wherever they stand; see `remove`."""
         place = self._place_items
         for item in ids:

@@ -648,12 +648,15 @@ class BlockTable:
         Called for every request of a trace that is stepped singly, so it counts microseconds: a lookup that ends at
         the first miss, loops over integers, and no array that is not needed.
         """
-        num_hashes = len(hashes) if hashes.ndim == 1 else -1
-        if counts.shape != (1,) or counts.dtype != np.int64:
+        if counts.shape != (1,) or counts.dtype != np.int64 or hashes.ndim != 1:
             return None
+        num_hashes = len(hashes)
         if num_hashes and (hashes.dtype != np.uint64 or np.count_nonzero(hashes) < num_hashes):
             return None
-        if np.asarray(0 if hash_offsets is None else hash_offsets).tolist() != ([0, num_hashes] if num_hashes else 0):
+        if hash_offsets is None:
+            if num_hashes:
+                return None
+        elif np.asarray(hash_offsets).tolist() != [0, num_hashes]:
             return None
         size = self._block_size
         count = int(counts[0])
@@ -679,11 +682,8 @@ class BlockTable:
         self._admitted += 1
         self._block_queries += num_hashes
         self._block_hits += num_hits
-        return Admission(
-            handles=np.array([generation << _ROW_BITS | row]),
-            hit_blocks=np.array([num_hits]),
-            hit_tokens=np.array([num_hits * size]),
-        )
+        result = np.array([generation << _ROW_BITS | row, num_hits, num_hits * size])
+        return Admission(handles=result[:1], hit_blocks=result[1:2], hit_tokens=result[2:])
 
     def _free_one(self, handles: Ids) -> bool:
         """Free one sequence of a plain pool as `free` does; False for several, and where it would refuse."""
@@ -694,9 +694,10 @@ class BlockTable:
         if row >= self._num_rows or generation % 2 == 0 or self._generation_items[row] != generation:
             return False
         start = row * self._width
-        blocks = self._cell_items[start : start - (-self._token_items[row] // self._block_size)].tolist()
-        blocks.reverse()
-        if len(blocks) > FEW or not self._pool.drop_few(blocks):
+        end = start - (-self._token_items[row] // self._block_size)
+        if end - start > FEW:
+            self._pool.drop(self._cells[start:end][::-1])
+        elif not self._pool.drop_few(self._cell_items[start:end].tolist()[::-1]):
             return False
 
         self._generation_items[row] = generation + 1
