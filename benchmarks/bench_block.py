@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kvarray import BlockAllocator, BlockTable, read_trace
+from kvarray import BlockAllocator, BlockTable, content_hashes, read_trace
 from kvarray.ragged import lengths_to_offsets, ranges
 from tests.data import data_file
 from tests.reference.block import PoolReference, TableReference
@@ -187,8 +187,8 @@ def requests():
     trace = read_trace(data_file("traces/mooncake_conversation.jsonl"), block_size=512)
     tokens = trace.input_tokens[:12_000]
     lengths = np.minimum(np.diff(trace.offsets)[:12_000], tokens // 512)  # full blocks only
-    hashes = trace.block_ids[ranges(trace.offsets[:12_000], lengths)].astype(np.uint64) + np.uint64(1)
-    return tokens, hashes * np.uint64(0x9E3779B97F4A7C15), lengths_to_offsets(lengths)
+    block_ids = trace.block_ids[ranges(trace.offsets[:12_000], lengths)]
+    return tokens, content_hashes(block_ids.reshape(-1, 1)), lengths_to_offsets(lengths)
 
 
 def batches(requests, *, most):

@@ -32,9 +32,10 @@ from kvarray.errors import InvariantError
 __all__ = ["HashIndex"]
 
 _NO_ROW = -1  # as an index it reaches the spare last row of `_keys` and `_link_of`, which belongs to no one
-_SPREAD = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the high bits of a product with it spread consecutive keys
+_SPREAD = 0xD6E8FEB86659FD93  # the high bits of products with it spread consecutive keys, and multiples of them
 _MASK = 2**64 - 1
-_SPARE_KEY = 1  # the spare row stands for the end of a chain, and is never taken out
+_MARK = 1  # key of rows that a removal has in hand; no lookup sees it
+_SPARE_KEY = 1  # of the spare row, which stands for the end of a chain and is never taken out
 _FEW = 48  # items for which a loop in Python is cheaper than another round of NumPy calls
 
 
@@ -181,15 +182,21 @@ class HashIndex:
         self._keys[rows] = NO_HASH
         nexts = rows + self._num_buckets
         successors = self._links.take(nexts)
-        # Writing all links at once is right where no two neighbours of a chain go together. Of such a pair the
-        # first goes by itself beforehand; what is left has no neighbours that go.
-        first_of_pair = np.flatnonzero(self._keys.take(successors) == NO_HASH)
-        if len(first_of_pair):
-            self.remove_few(rows.take(first_of_pair).tolist())
-            self._count += len(first_of_pair)  # counted above
-            rows = np.delete(rows, first_of_pair)
-            successors = np.delete(successors, first_of_pair)
-        links = self._link_of.take(rows)
+        gone = np.flatnonzero(self._keys.take(successors) == NO_HASH)
+        if len(gone):
+            # Neighbours of a chain go together. Only the first of them is named by a link that stays; let it be
+            # followed by the first successor that stays.
+            self._keys[successors.take(gone)] = _MARK
+            is_first = self._keys.take(rows) != _MARK
+            self._keys[successors.take(gone)] = NO_HASH
+            firsts, successors = rows[is_first], successors[is_first]
+            gone = np.flatnonzero(self._keys.take(successors) == NO_HASH)
+            while len(gone):
+                successors[gone] = self._links.take(successors.take(gone) + self._num_buckets)
+                gone = gone[self._keys.take(successors.take(gone)) == NO_HASH]
+            links = self._link_of.take(firsts)
+        else:
+            links = self._link_of.take(rows)
         self._links[links] = successors
         self._link_of[successors] = links
         self._links[nexts] = _NO_ROW

@@ -350,7 +350,7 @@ class BlockTable:
                     content=content,
                 )
                 end = start + len(plan.hits)
-                if start == 0 and end < len(counts):
+                if start == 0 and end < len(counts) and not self._is_sure_to_fit(num_blocks):
                     undo = self._allocator.snapshot(), self.snapshot()
                 run = slice(start, end)
                 parts.append(
@@ -856,6 +856,10 @@ class BlockTable:
                 requested=int(num_blocks[i]),
                 available=limit,
             )
+
+    def _is_sure_to_fit(self, num_blocks: Ids) -> bool:
+        """Return whether prompts can be admitted whatever they hit, so that nothing will have to be undone."""
+        return self._pool.sink is None and int(num_blocks.sum()) <= self._pool.num_available - self._watermark
 
     def _check_rows(self, count: int, doing: str) -> None:
         """Raise unless there are rows for as many new sequences."""
