@@ -192,17 +192,18 @@ def requests():
 
 
 def batches(requests, *, most):
-    """The requests cut into batches of at most `most`, in which none continues what another of the batch brings."""
+    """The requests cut into batches of at most `most` that have nothing in common but the first block.
+
+    The first block is that of all requests of this trace, and always cached.
+    """
     tokens, hashes, offsets = requests
-    cuts, known, brought = [0], set(), set()
+    cuts, of_batch = [0], set()
     for i, (a, b) in enumerate(pairwise(offsets)):
-        row = hashes[a:b].tolist()
-        first_new = next((h for h in row if h not in known), None)
-        if i - cuts[-1] == most or first_new in brought:
+        row = hashes[a + 1 : b].tolist()
+        if i - cuts[-1] == most or not of_batch.isdisjoint(row):
             cuts.append(i)
-            known |= brought
-            brought = set()
-        brought.update(h for h in row if h not in known)
+            of_batch = set()
+        of_batch.update(row)
     cuts.append(len(tokens))
     return [(tokens[a:b], hashes[offsets[a] : offsets[b]], offsets[a : b + 1] - offsets[a]) for a, b in pairwise(cuts)]
 

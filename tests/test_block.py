@@ -654,7 +654,8 @@ def test_what_is_broken_is_named_and_not_taken_over(name, place, value, invarian
         ("block_ids", (0, 0), 9, "T1"),
         ("block_ids", (0, 0), 3, "T2"),
         ("num_hashed", 0, 2, "T3"),
-        ("generation", 1, 1, "T4"),
+        ("ticket", 1, 2**32 + 1, "T4"),
+        ("ticket", 1, -5, "T4"),
     ],
 )
 def test_what_is_broken_in_a_table_is_named(name, place, value, invariant):

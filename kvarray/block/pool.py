@@ -5,8 +5,7 @@ The kernels trust them. Where a few blocks are concerned, loops over Python inte
 they know nothing of sinks, events and key functions, which a *plain* pool has none of.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -246,16 +245,18 @@ class BlockPool:
         self.queue.remove_few(cached)
         self.num_cached -= len(cached)
 
-    @contextmanager
-    def held(self, ids: Ids, counts: Ids) -> Iterator[None]:
-        """Hold blocks as `hold` does, and undo it if what is done meanwhile fails, as when a sink refuses."""
+    def hold_and_take(self, ids: Ids, counts: Ids, count: int) -> Ids:
+        """Hold blocks as `hold` does, then allocate others; if a sink refuses, neither."""
+        if self.sink is None:
+            self.hold(ids, counts)
+            return self.take(count)
         cached = ids[counts == 0]
         num_cached, clock = self.num_cached, self._clock
         places = self.queue.places(cached)
         columns = {name: column[ids] for name, column in self._columns.items()}
         self.hold(ids, counts)
         try:
-            yield
+            return self.take(count)
         except Exception:
             self.ref_count[ids] = counts
             self.num_cached, self._clock = num_cached, clock

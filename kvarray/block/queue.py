@@ -100,8 +100,11 @@ class FreeQueue:
 
     def is_among_first(self, count: int, ids: Ids) -> Flags:
         """Return which of these ids, all in the queue, are among its first `count`."""
-        end = self.peek(count)[1] if count < len(self) else self._tail
-        return self._place.take(ids) < end
+        places = self._place.take(ids)
+        is_near = places < self._head + count + self._num_stale
+        if self._num_stale == 0 or count >= len(self) or not np.count_nonzero(is_near):
+            return is_near
+        return places < self.peek(count)[1]
 
     def push_back(self, ids: Ids) -> None:
         """Append ids at the tail, in the order given."""
