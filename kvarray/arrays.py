@@ -16,6 +16,7 @@ Checks stand once at the public edge; kernels trust their callers. A check's mes
 few offending places with their values, and the rule.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -200,10 +201,21 @@ def as_uint64(name: str, values: ArrayLike) -> Hashes:
     """
     array = np.asarray(values)
     if array.dtype != np.uint64:
-        array = as_ints(name, array, low=0).astype(np.uint64)
+        if isinstance(values, list | tuple) and values and all(type(item) is int for item in values):
+            array = _uint64_list(name, values)  # for integers on both sides of 2^63 NumPy falls back to floats
+        else:
+            array = as_ints(name, array, low=0).astype(np.uint64)
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
     return array
+
+
+def _uint64_list(name: str, values: Sequence[int]) -> Hashes:
+    """Return Python integers as uint64, or raise for the first that does not fit."""
+    for i, value in enumerate(values):
+        if not 0 <= value < 2**64:
+            raise ValueError(f"{name} must be {'less than 2^64' if value > 0 else '0 or more'}: {name}[{i}] = {value}")
+    return np.array(values, dtype=np.uint64)
 
 
 def as_hashes(name: str, values: ArrayLike) -> Hashes:
@@ -222,7 +234,7 @@ def as_hashes(name: str, values: ArrayLike) -> Hashes:
     array([5, 9], dtype=uint64)
     """
     array = as_uint64(name, values)
-    if array.size and not array.all():
+    if np.count_nonzero(array) < array.size:
         refuse(name, "not be 0, which stands for no hash", array == NO_HASH, array)
     return array
 
@@ -371,7 +383,7 @@ def check_same_length(**arrays: NDArray[Any]) -> None:
     ValueError: keys and values must have the same length: got 2 and 3
     """
     lengths = [len(array) for array in arrays.values()]
-    if len(set(lengths)) > 1:
+    if lengths.count(lengths[0]) < len(lengths):
         raise ValueError(f"{' and '.join(arrays)} must have the same length: got {' and '.join(map(str, lengths))}")
 
 

@@ -91,3 +91,20 @@ def test_amounts_beyond_reason_are_refused(values, options, message):
 def test_amounts_of_any_shape_pass():
     assert arrays.as_amounts("x", np.full((2, 0), 1.0), low=0.0, open_low=True).shape == (2, 0)
     assert arrays.as_amounts("x", [[1e-61, 1e60]], low=0.0).tolist() == [[1e-61, 1e60]]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, 2**64], r"x must be less than 2\^64: x\[1\] = 18446744073709551616"),
+        ([3, -1], r"x must be 0 or more: x\[1\] = -1"),
+    ],
+)
+def test_as_uint64_refuses(values, message):
+    with pytest.raises(ValueError, match=message):
+        arrays.as_uint64("x", values)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)))
+def test_as_uint64_keeps_every_uint64(values):
+    assert arrays.as_uint64("x", values).tolist() == values

@@ -10,6 +10,7 @@ ahead for speculative tokens. A block that is full when it is admitted can be fo
 could have been computed, as in vLLM.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -34,7 +35,7 @@ from kvarray.arrays import (
 )
 from kvarray.block.admission import Content, Plan, plan_run
 from kvarray.block.allocator import BlockAllocator
-from kvarray.block.pool import keep_first, refuse_ids
+from kvarray.block.pool import FEW, keep_first, refuse_ids
 from kvarray.block.saving import Snapshot, load_snapshot, replace_state, save_snapshot
 from kvarray.errors import CapacityError, InvariantError, OversizeError
 from kvarray.ragged import lengths_to_offsets, ranges, ranks
@@ -42,6 +43,7 @@ from kvarray.ragged import lengths_to_offsets, ranges, ranks
 __all__ = ["Admission", "BlockTable", "Copies", "TableStats", "row_of"]
 
 _ROW_BITS = 32
+_GENERATION = 1 << _ROW_BITS  # what the handles of two sequences that follow each other in a row differ by
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +121,7 @@ class BlockTable:
     `num_tokens`     int64   tokens of the sequence
     `num_hashed`     int64   its leading blocks that were found or registered under their hash
     `last_hash`      uint64  hash of the last of those; `NO_HASH` if there is none or it was dropped
-    `generation`     int64   times the row changed hands; odd while a sequence is in it
+    `ticket`         int64   handle of the row's sequence; without one, minus the handle of the next
     ===============  ======  ==========================================================================
 
     A *handle* names a sequence: row and generation in one integer, so that a handle kept after its sequence was freed
@@ -187,9 +189,14 @@ class BlockTable:
         self._num_tokens = np.zeros(self._num_rows, dtype=np.int64)
         self._num_hashed = np.zeros(self._num_rows, dtype=np.int64)
         self._last_hash = np.full(self._num_rows, NO_HASH, dtype=np.uint64)
-        self._generation = np.zeros(self._num_rows, dtype=np.int64)
+        self._ticket = -(np.arange(self._num_rows) | _GENERATION)
         self._free_rows = np.arange(self._num_rows)[::-1].copy()  # a stack, its top at the end
         self._num_free_rows = self._num_rows
+        # Views for single items: indexing a memoryview takes a third of the time of indexing an array.
+        self._cell_items = self._cells.data
+        self._token_items = self._num_tokens.data
+        self._ticket_items = self._ticket.data
+        self._free_row_items = self._free_rows.data
         self._admitted = self._block_queries = self._block_hits = self._copies = self._collisions = 0
 
     @property
@@ -270,7 +277,8 @@ class BlockTable:
         """
         rows, positions = self._places(handles, positions)
         blocks, places = np.divmod(positions, self._block_size)
-        return self._cells[rows * self._width + blocks] * self._block_size + places
+        slots: Ids = self._cells[rows * self._width + blocks] * self._block_size + places
+        return slots
 
     # Operations
 
@@ -315,13 +323,17 @@ class BlockTable:
         prompts that do not affect each other in this way are done at once, in O(blocks); a batch is cut before each
         prompt that depends on one of its run.
         """
+        if content is None and self._pool.is_plain:
+            admission = self._admit_one(np.asarray(num_tokens), np.asarray(hashes), hash_offsets)
+            if admission is not None:
+                return admission
         counts = as_ints("num_tokens", num_tokens, low=1)
         hashes, offsets = _ragged_hashes(hashes, hash_offsets, len(counts))
         num_hashes = np.diff(offsets)
         num_full = counts // self._block_size
         refuse("hash_offsets", "give no more hashes than blocks are full", num_hashes > num_full, num_hashes)
         num_blocks = self._blocks_for(counts)
-        self._check_size(num_blocks)
+        self._check_size(num_blocks, watermark=self._watermark)
         self._check_rows(len(counts), "admit")
         limits = np.minimum((counts - self._uncached) // self._block_size, num_hashes)
 
@@ -339,7 +351,7 @@ class BlockTable:
                     content=content,
                 )
                 end = start + len(plan.hits)
-                if start == 0 and end < len(counts):
+                if start == 0 and end < len(counts) and not self._is_sure_to_fit(num_blocks):
                     undo = self._allocator.snapshot(), self.snapshot()
                 run = slice(start, end)
                 parts.append(
@@ -402,20 +414,24 @@ class BlockTable:
         tails = rows[is_written] * self._width + old_blocks[is_written] - 1
         is_copied = self._is_copied(tails)
         num_new = num_blocks - old_blocks
-        num_new[np.flatnonzero(is_written)[is_copied]] += 1
+        num_copies = int(np.count_nonzero(is_copied))
+        if num_copies:
+            num_new[np.flatnonzero(is_written)[is_copied]] += 1
         naming = None
         if hash_offsets is not None:
             naming = self._check_naming(rows, new, old_blocks - is_written, hashes, hash_offsets)
-        total = int(num_new.sum())
+        total = int(np.add.reduce(num_new))
         self._check_capacity(total, "append")
 
         taken = self._pool.take(total)
-        starts = np.cumsum(num_new) - num_new
-        copies = self._copy(tails, is_copied, taken[starts[is_written][is_copied]])
-        if total > len(copies):
-            is_target = np.zeros(total, dtype=np.bool_)
-            is_target[starts[is_written][is_copied]] = True
-            self._cells[ranges(rows * self._width + old_blocks, num_blocks - old_blocks)] = taken[~is_target]
+        is_target = np.zeros(total, dtype=np.bool_)  # a sequence's first new block, where its last one is copied
+        if num_copies:
+            is_target[(np.cumsum(num_new) - num_new)[is_written][is_copied]] = True
+        copies = self._copy(tails, is_copied, taken[is_target])
+        if total > num_copies:
+            grows = np.flatnonzero(num_blocks > old_blocks)
+            first = rows[grows] * self._width + old_blocks[grows]
+            self._cells[ranges(first, (num_blocks - old_blocks)[grows])] = taken[~is_target]
         self._num_tokens[rows] = new
         if naming is not None:
             self._name(rows, *naming)
@@ -480,7 +496,9 @@ class BlockTable:
         total = int(np.count_nonzero(is_copied))
         self._check_capacity(total, "write")
 
-        return self._copy(cells, is_copied, self._pool.take(total))
+        copies = self._copy(cells, is_copied, self._pool.take(total))
+        self._unhash(*np.divmod(cells, self._width))
+        return copies
 
     def truncate(self, handles: ArrayLike, num_tokens: ArrayLike) -> None:
         """Cut sequences to their first tokens and release the blocks after them, deepest first.
@@ -510,13 +528,15 @@ class BlockTable:
         handles : array_like of int, shape (B,)
             Different sequences.
         """
+        if self._pool.is_plain and self._free_one(np.asarray(handles)):
+            return
         rows = self._different_rows(handles)
 
         self._release(rows, np.zeros(len(rows), dtype=np.int64), self._blocks_for(self._num_tokens.take(rows)))
         self._num_tokens[rows] = 0
         self._num_hashed[rows] = 0
         self._last_hash[rows] = NO_HASH
-        self._generation[rows] += 1
+        self._ticket[rows] = -(self._ticket[rows] + _GENERATION)
         self._free_rows[self._num_free_rows : self._num_free_rows + len(rows)] = rows
         self._num_free_rows += len(rows)
 
@@ -553,7 +573,9 @@ class BlockTable:
 
     def check(self) -> None:
         """Raise `InvariantError`, naming invariant and rows or blocks, unless T1 to T4 hold; O(R W)."""
-        is_live = self._generation % 2 == 1
+        is_live = self._ticket > 0
+        if not np.array_equal(row_of(np.abs(self._ticket)), np.arange(self._num_rows)):
+            raise InvariantError("T4: a row has the ticket of another")
         if (self._num_tokens < 0).any() or self._num_tokens[~is_live].any():
             raise InvariantError("T1: a row has fewer than no tokens, or tokens and no sequence")
         rows = np.flatnonzero(is_live)
@@ -580,7 +602,7 @@ class BlockTable:
             "num_tokens": self._num_tokens,
             "num_hashed": self._num_hashed,
             "last_hash": self._last_hash,
-            "generation": self._generation,
+            "ticket": self._ticket,
         }
 
     def _assign(self, snapshot: Snapshot) -> None:
@@ -598,28 +620,27 @@ class BlockTable:
         """Admit prompts that do not depend on each other; raise before anything changes if they do not fit."""
         num_hashes = np.diff(offsets)
         hits = plan.hits
-        num_new = int(num_blocks.sum() - hits.sum())
-        cached = plan.hit_ids[plan.ref_counts == 0]
-        num_needed = num_new + (len(keep_first(cached)) if len(cached) else 0)
-        if len(counts):
-            self._check_capacity(num_needed, "admit", watermark=self._watermark)
+        num_new = num_blocks - hits
+        total_new = int(np.add.reduce(num_new))
+        if total_new + len(plan.hit_ids) > self._pool.num_available - self._watermark and len(counts):
+            cached = keep_first(plan.hit_ids[plan.ref_counts == 0])  # blocks hit that will leave the free queue
+            self._check_capacity(total_new + len(cached), "admit", watermark=self._watermark)
 
-        blocks = np.empty(int(num_blocks.sum()), dtype=np.int64)
-        block_offsets = lengths_to_offsets(num_blocks)
-        is_hit = ranks(block_offsets) < np.repeat(hits, num_blocks)
-        blocks[is_hit] = plan.hit_ids
-        with self._pool.held(plan.hit_ids, plan.ref_counts):
-            blocks[~is_hit] = self._pool.take(num_new)
+        taken = self._pool.hold_and_take(plan.hit_ids, plan.ref_counts, total_new)
         rows = self._take_rows(len(counts))
-        self._cells[ranges(rows * self._width, num_blocks)] = blocks
+        starts = rows * self._width
+        self._cells[ranges(starts, hits)] = plan.hit_ids
+        self._cells[ranges(starts + hits, num_new)] = taken
         self._num_tokens[rows] = counts
         self._num_hashed[rows] = num_hashes
         self._last_hash[rows] = np.where(num_hashes > 0, hashes[offsets[1:] - 1], NO_HASH) if len(hashes) else NO_HASH
-        places = ranges(offsets[:-1] + hits, num_hashes - hits)  # of the hashes to register
+        num_named = num_hashes - hits  # new blocks of each that have a hash
+        places = ranges(offsets[:-1] + hits, num_named)
         if len(places):
+            named = taken[ranges(np.cumsum(num_new) - num_new, num_named)]
             parents = hashes[places - 1]
-            parents[(lengths_to_offsets(num_hashes - hits)[:-1])[(hits == 0) & (num_hashes > 0)]] = NO_HASH
-            named = blocks[ranges(block_offsets[:-1] + hits, num_hashes - hits)]
+            is_root = (hits == 0) & (num_named > 0)
+            parents[(np.cumsum(num_named) - num_named)[is_root]] = NO_HASH
             self._pool.name(named, hashes[places], parents)
             if content is not None:
                 content.put(named, places)
@@ -628,6 +649,72 @@ class BlockTable:
         self._block_hits += int(hits.sum())
         self._collisions += plan.collisions
         return Admission(handles=self._handles(rows), hit_blocks=hits, hit_tokens=hits * self._block_size)
+
+    def _admit_one(self, counts: Ids, hashes: Hashes, hash_offsets: ArrayLike | None) -> Admission | None:
+        """Admit one prompt to a plain pool as `admit` does; None for several, and where it would refuse.
+
+        Called for every request of a trace that is stepped singly, so it counts microseconds: a lookup that ends at
+        the first miss, loops over integers, and no array that is not needed.
+        """
+        if counts.shape != (1,) or counts.dtype != np.int64 or hashes.ndim != 1:
+            return None
+        num_hashes = len(hashes)
+        if num_hashes and (hashes.dtype != np.uint64 or np.count_nonzero(hashes) < num_hashes):
+            return None
+        if hash_offsets is None:
+            if num_hashes:
+                return None
+        elif np.asarray(hash_offsets).tolist() != [0, num_hashes]:
+            return None
+        size = self._block_size
+        count = int(counts[0])
+        num_blocks = -(-count // size)
+        if count < 1 or num_hashes > count // size or num_blocks > self._width or self._num_free_rows == 0:
+            return None
+        given = self._pool.admit_one(
+            hashes, limit=(count - self._uncached) // size, num_blocks=num_blocks, watermark=self._watermark
+        )
+        if given is None:
+            return None
+
+        blocks, num_hits = given
+        self._num_free_rows -= 1
+        row = self._free_row_items[self._num_free_rows]
+        handle = -self._ticket_items[row]
+        self._ticket_items[row] = handle
+        self._cell_items[row * self._width : row * self._width + num_blocks] = array(self._cell_items.format, blocks)
+        self._token_items[row] = count
+        if num_hashes:
+            self._num_hashed[row] = num_hashes
+            self._last_hash[row] = hashes[-1]
+        self._admitted += 1
+        self._block_queries += num_hashes
+        self._block_hits += num_hits
+        result = np.array([handle, num_hits, num_hits * size])
+        return Admission(handles=result[:1], hit_blocks=result[1:2], hit_tokens=result[2:])
+
+    def _free_one(self, handles: Ids) -> bool:
+        """Free one sequence of a plain pool as `free` does; False for several, and where it would refuse."""
+        if handles.shape != (1,) or handles.dtype != np.int64:
+            return False
+        handle = int(handles[0])
+        row = handle & (_GENERATION - 1)
+        if handle < 0 or row >= self._num_rows or self._ticket_items[row] != handle:
+            return False
+        start = row * self._width
+        end = start - (-self._token_items[row] // self._block_size)
+        if end - start > FEW:
+            self._pool.drop(self._cells[start:end][::-1])
+        elif not self._pool.drop_few(self._cell_items[start:end].tolist()[::-1]):
+            return False
+
+        self._ticket_items[row] = -(handle + _GENERATION)
+        self._token_items[row] = 0
+        self._num_hashed[row] = 0
+        self._last_hash[row] = NO_HASH
+        self._free_row_items[self._num_free_rows] = row
+        self._num_free_rows += 1
+        return True
 
     def _check_naming(
         self, rows: Ids, num_tokens: Ids, num_held: Ids, hashes: ArrayLike, hash_offsets: ArrayLike
@@ -675,7 +762,7 @@ class BlockTable:
         blocks = self._cells.take(cells)
         num_holders = self._pool.ref_count.take(blocks)
         is_shared = num_holders > 1
-        if not is_shared.any():
+        if not np.count_nonzero(is_shared):
             return is_shared
         order = np.argsort(blocks, kind="stable")
         is_first = np.append(True, blocks[order[1:]] != blocks[order[:-1]])
@@ -687,16 +774,15 @@ class BlockTable:
         """Let cells be written: give new blocks to those to be copied, and take the hash of the others."""
         blocks = self._cells.take(cells)
         in_place = blocks[~is_copied] if len(targets) else blocks
-        hashed = in_place[self._pool.block_hash.take(in_place) != NO_HASH]
-        if len(hashed):
-            self._pool.evict(hashed)
+        hashes = self._pool.block_hash.take(in_place)
+        if np.count_nonzero(hashes):
+            self._pool.evict(in_place[hashes != NO_HASH])
+        if len(targets) == 0:
+            return Copies(source=targets, target=targets)
         sources = blocks[is_copied]
-        if len(sources):
-            self._cells[cells[is_copied]] = targets
-            self._pool.drop_shared(sources)
-            self._copies += len(sources)
-        rows, places = np.divmod(cells, self._width)
-        self._unhash(rows, places)
+        self._cells[cells[is_copied]] = targets
+        self._pool.drop_shared(sources)
+        self._copies += len(sources)
         return Copies(source=sources, target=targets)
 
     def _unhash(self, rows: Ids, num_blocks: Ids) -> None:
@@ -725,22 +811,20 @@ class BlockTable:
         top = self._num_free_rows
         rows = self._free_rows[top - count : top][::-1].copy()
         self._num_free_rows = top - count
-        self._generation[rows] += 1
+        self._ticket[rows] = -self._ticket[rows]
         return rows
 
     def _handles(self, rows: Ids) -> Ids:
         """Return the handles of the sequences that are in rows now."""
-        return (self._generation[rows] << _ROW_BITS) | rows
+        return self._ticket.take(rows)
 
     def _rows(self, handles: ArrayLike) -> Ids:
         """Return the rows of sequences, or raise if one was freed."""
         handles = as_ints("handles", handles)
         rows = row_of(handles)
-        generations = handles >> _ROW_BITS
-        # A row out of range is looked up as row 0, whose generation, if equal, does not count.
-        is_row = rows < self._num_rows
-        is_live = (self._generation.take(np.where(is_row, rows, 0)) == generations) & (generations % 2 == 1) & is_row
-        if not is_live.all():
+        # A row out of range is looked up as the last row, whose ticket is not the handle.
+        is_live = (self._ticket.take(rows, mode="clip") == handles) & (handles > 0)
+        if np.count_nonzero(is_live) < len(rows):
             refuse_ids("use sequences", handles[~is_live], "they were freed or never admitted")
         return rows
 
@@ -749,7 +833,7 @@ class BlockTable:
         rows = self._rows(handles)
         if len(rows) > 1:
             order = np.sort(rows)
-            if (order[1:] == order[:-1]).any():
+            if np.count_nonzero(order[1:] == order[:-1]):
                 twice = np.isin(rows, order[1:][order[1:] == order[:-1]])
                 refuse("handles", "be different", twice, np.asarray(handles))
         return rows
@@ -766,17 +850,21 @@ class BlockTable:
         """Return how many blocks hold as many tokens."""
         return (num_tokens + (self._block_size - 1)) // self._block_size
 
-    def _check_size(self, num_blocks: Ids) -> None:
+    def _check_size(self, num_blocks: Ids, *, watermark: int = 0) -> None:
         """Raise if a sequence has more blocks than it can ever get."""
-        limit = min(self._width, self._pool.num_blocks - self._watermark)
+        limit = min(self._width, self._pool.num_blocks - watermark)
         if len(num_blocks) and num_blocks.max() > limit:
             i = int(np.argmax(num_blocks > limit))
             raise OversizeError(
                 f"sequence {i} of the batch needs {num_blocks[i]} blocks: a row has {self._width}, "
-                f"the pool {self._pool.num_blocks} of which {self._watermark} are kept back",
+                f"the pool {self._pool.num_blocks}, {watermark} of them kept back",
                 requested=int(num_blocks[i]),
                 available=limit,
             )
+
+    def _is_sure_to_fit(self, num_blocks: Ids) -> bool:
+        """Return whether prompts can be admitted whatever they hit, so that nothing will have to be undone."""
+        return self._pool.sink is None and int(num_blocks.sum()) <= self._pool.num_available - self._watermark
 
     def _check_rows(self, count: int, doing: str) -> None:
         """Raise unless there are rows for as many new sequences."""
@@ -800,7 +888,8 @@ class BlockTable:
 
 def row_of(handles: Ids) -> Ids:
     """Return the row that each handle names."""
-    return handles & (2**_ROW_BITS - 1)
+    rows: Ids = handles & (_GENERATION - 1)
+    return rows
 
 
 def _ragged_hashes(hashes: ArrayLike, hash_offsets: ArrayLike | None, num_rows: int) -> tuple[Hashes, Ids]:
