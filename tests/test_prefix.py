@@ -101,6 +101,7 @@ def test_bad_tokens_of_a_batch_are_refused(tree, method, tokens, error, message)
         (lambda tree: tree.take_events(), ValueError, "record_events=True"),
         (lambda tree: tree.tokens_of(7), ValueError, "node must be less than"),
         (lambda tree: tree.restore({}), ValueError, "snapshot must be what"),
+        (lambda tree: tree.restore({"kind": "RadixTree", "nodes": []}), ValueError, "it lacks capacity, clock"),
         (lambda tree: tree.restore(RadixTree(8, page_size=2).snapshot()), ValueError, "page_size=1: got 2"),
         (lambda tree: tree.restore(RadixTree(8).snapshot()), ValueError, "values_per='token': got 'none'"),
         (
@@ -122,6 +123,7 @@ def test_bad_arguments_are_refused(tree, call, error, message):
     [
         ({"capacity": 0}, ValueError, "capacity must be 1 or more"),
         ({"capacity": 3, "page_size": 4}, ValueError, "capacity must be 4 or more: got 3"),
+        ({"capacity": 2**40}, ValueError, "capacity must be less than 536870911"),
         ({"capacity": 8, "page_size": 0}, ValueError, "page_size must be 1 or more"),
         ({"capacity": 8, "policy": "belady"}, ValueError, "policy must be one of fifo, filo, lfu, .*: got 'belady'"),
         ({"capacity": 8, "policy": 3}, TypeError, "policy must be a function of columns"),
@@ -497,6 +499,12 @@ def test_a_tree_is_saved_and_loaded(tmp_path, policy):
         each.unlock(lock)
     assert tree.to_text() == loaded.to_text()
     assert tree.evict(9).tokens.tolist() == loaded.evict(9).tokens.tolist()
+
+
+def test_a_snapshot_has_every_name_that_is_checked():
+    from kvarray.prefix.saving import _NAMES
+
+    assert sorted(RadixTree(8).snapshot()) == sorted([*_NAMES, "kind"])
 
 
 def test_a_handle_given_after_a_snapshot_is_refused_after_going_back():
