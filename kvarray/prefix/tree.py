@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from kvarray.arrays import Ids, as_int, as_ints, as_positive_int
 from kvarray.errors import BlockStateError
 from kvarray.policies import POLICIES, Policy
-from kvarray.prefix.batch import insert_rows, serve_rows, use_rows, values_of_rows
+from kvarray.prefix.batch import Prompts, all_or_none, use_rows, values_of_rows
 from kvarray.prefix.engine import Engine
 from kvarray.prefix.nodes import MAX_PAGES, ROOT
 from kvarray.prefix.results import Evicted, Lock, Match, MatchBatch, ServedBatch, TreeEvents
@@ -312,16 +312,17 @@ class RadixTree(TreeView):
         -----
         Sequential law: an insertion sees what the earlier rows left. One at a time, therefore.
         """
-        array, bounds, _ = self._check_batch(as_ints("tokens", tokens, low=0), offsets, namespaces)
-        names: Sequence[str | None] = namespaces if namespaces is not None else [None] * (len(bounds) - 1)
-        lengths = np.diff(bounds)
-        value_bounds = lengths_to_offsets(self._num_values(lengths))
-        numbers = self._check_values(values, int(value_bounds[-1]))
-        ranks = as_ints("priorities", priorities if priorities is not None else np.zeros(len(lengths), dtype=np.int64))
-        if len(ranks) != len(lengths):
-            raise ValueError(f"priorities must be one per prompt, {len(lengths)}: got {len(ranks)}")
+        prompts = self._check_prompts(tokens, offsets, values, namespaces)
+        num_rows = len(prompts.namespaces)
+        ranks = as_ints("priorities", priorities if priorities is not None else np.zeros(num_rows, dtype=np.int64))
+        if len(ranks) != num_rows:
+            raise ValueError(f"priorities must be one per prompt, {num_rows}: got {len(ranks)}")
 
-        return insert_rows(self._engine, array, bounds, numbers, value_bounds, names, ranks)
+        insert, priority = self._engine.insert, ranks.tolist()
+        found = all_or_none(
+            self._engine, prompts, lambda row, tokens, values, name: insert(tokens, values, name, priority[row])
+        )
+        return np.array(found, dtype=np.int64)
 
     def serve_batch(
         self,
@@ -366,12 +367,13 @@ class RadixTree(TreeView):
         >>> served.num_tokens, served.evicted_tokens
         (array([0, 2, 2]), array([0, 1, 1]))
         """
-        array, bounds, _ = self._check_batch(as_ints("tokens", tokens, low=0), offsets, namespaces)
-        names: Sequence[str | None] = namespaces if namespaces is not None else [None] * (len(bounds) - 1)
-        value_bounds = lengths_to_offsets(self._num_values(np.diff(bounds)))
-        numbers = self._check_values(values, int(value_bounds[-1]))
+        prompts = self._check_prompts(tokens, offsets, values, namespaces)
         limit = as_int("limit", limit, low=0)
-        return ServedBatch(*serve_rows(self._engine, array, bounds, numbers, value_bounds, names, limit))
+
+        serve = self._engine.serve
+        pairs = all_or_none(self._engine, prompts, lambda row, tokens, values, name: serve(tokens, values, name, limit))
+        num_tokens, evicted_tokens = np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy()
+        return ServedBatch(num_tokens, evicted_tokens)
 
     # Locks
 
@@ -587,6 +589,20 @@ class RadixTree(TreeView):
         tree = cls(capacity, page_size=page_size, policy=policy, **options)  # type: ignore[arg-type]
         load_state(tree._engine, snapshot)
         return tree
+
+    def _check_prompts(
+        self,
+        tokens: ArrayLike,
+        offsets: ArrayLike,
+        values: ArrayLike | None,
+        namespaces: Sequence[str | None] | None,
+    ) -> Prompts:
+        """Return a batch to insert, all of it valid."""
+        array, bounds, _ = self._check_batch(as_ints("tokens", tokens, low=0), offsets, namespaces)
+        value_bounds = lengths_to_offsets(self._num_values(np.diff(bounds)))
+        numbers = self._check_values(values, int(value_bounds[-1]))
+        names: Sequence[str | None] = namespaces if namespaces is not None else [None] * (len(bounds) - 1)
+        return Prompts(array, bounds, numbers, value_bounds, names)
 
     def _num_values(self, num_tokens: Any) -> Any:
         """Return how many values go with prompts of so many tokens (int or array)."""
