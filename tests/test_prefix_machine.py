@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvarray import BlockStateError, CapacityError, RadixTree
+from kvarray import BlockStateError, CapacityError, RadixTree, prefix
 from kvarray.policies import tlru
 from tests.reference import prefix as reference
 
@@ -79,7 +79,7 @@ class PrefixMachine(RuleBasedStateMachine):
         self.held = []  # (lock of the tree, serial of the twin)
         self.next_value = 0
         self.spent = []
-        self.mirror = {}  # node -> (parent, tokens), from events
+        self.mirror = {}  # node -> (parent, namespace, tokens), from events
         self.saved = None
 
     def ours(self, values):
@@ -250,8 +250,6 @@ class PrefixMachine(RuleBasedStateMachine):
         self.twin.reset()
         self.spent += [lock for lock, _ in self.held]
         self.held = []
-        self.tree.take_events()
-        self.mirror = {}
 
     @rule(data=st.data(), prompt=PROMPTS)
     def feed_it_nonsense(self, data, prompt):
@@ -274,13 +272,10 @@ class PrefixMachine(RuleBasedStateMachine):
     @rule(prompt=PROMPTS)
     def go_and_come_back(self, prompt):
         saved = self.tree.snapshot()
-        self.tree.take_events()
         self.tree.match(prompt)
         self.tree.evict(3)
-        self.tree.take_events()
         self.tree.restore(saved)
         assert same_state(saved, self.tree.snapshot())
-        self.mirror = None  # events do not tell of a restore
 
     @invariant()
     def agrees_with_its_twin(self):
@@ -295,29 +290,28 @@ class PrefixMachine(RuleBasedStateMachine):
     @invariant()
     def its_events_rebuild_it(self):
         events = self.tree.take_events()
-        if self.mirror is None:
-            return
-        for i in range(len(events)):
+        for i, namespace in enumerate(events.namespaces):
             node, other, length = (int(column[i]) for column in (events.node, events.other, events.length))
-            if events.kind[i] == 0:
-                tokens = events.tokens[events.token_offsets[i] : events.token_offsets[i + 1]]
-                self.mirror[node] = (other, tuple(tokens.tolist()))
-            elif events.kind[i] == 1:
-                parent, tokens = self.mirror[other]
-                self.mirror[node], self.mirror[other] = (parent, tokens[:length]), (node, tokens[length:])
-            else:
-                parent, tokens = self.mirror.pop(node)
+            if events.kind[i] == prefix.STORED:
+                tokens = events.tokens[events.token_offsets[i] : events.token_offsets[i + 1]].tolist()
+                self.mirror[node] = (other, namespace, tokens)
+            elif events.kind[i] == prefix.SPLIT:
+                parent, _, tokens = self.mirror[other]
+                self.mirror[node] = (parent, namespace, tokens[:length])
+                self.mirror[other] = (node, namespace, tokens[length:])
+            elif events.kind[i] == prefix.REMOVED:
+                parent, _, tokens = self.mirror.pop(node)
                 if len(tokens) > length:
-                    self.mirror[node] = (parent, tokens[:-length])
-        parents = self.tree.columns["parent"]
-        assert {node: parent for node, (parent, _) in self.mirror.items()} == {
-            node: int(parents[node]) for node in np.flatnonzero(parents >= 0).tolist()
-        }
-        for node in self.mirror:
-            tokens, above = (), node
+                    self.mirror[node] = (parent, namespace, tokens[:-length])
+            else:
+                self.mirror = {}
+        rebuilt = []
+        for node, (_, namespace, own) in self.mirror.items():
+            tokens, above = [], node
             while above:
-                tokens, above = self.mirror[above][1] + tokens, self.mirror[above][0]
-            assert tokens == tuple(self.tree.tokens_of(node).tolist())
+                tokens, above = self.mirror[above][2] + tokens, self.mirror[above][0]
+            rebuilt.append((namespace or "", tuple(tokens), len(own)))
+        assert sorted(rebuilt) == [row[:3] for row in rows_of(self.tree)]
 
 
 PrefixMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30)

@@ -73,7 +73,7 @@ class Engine:
         self.candidates.rebuild()
         self._empty()
         if self.recorder:
-            self.recorder.forget(0)
+            self.recorder.cleared(self.tick)
 
     def enlarge(self, capacity: int) -> None:
         """Make room for more tokens."""
@@ -261,7 +261,7 @@ class Engine:
                 candidates.file(above)
         if self.recorder:
             for node, depth, _, size in gone:
-                self.recorder.removed(self.tick, node, parent[node], depth - size, size)
+                self.recorder.removed(self.tick, nodes, node, depth - size, size)
         nodes.remove(removed)
         self.cached -= freed
         self.counts["evicted_nodes"] += len(removed)

@@ -300,6 +300,10 @@ class Nodes:
         self.num_rows += 1
         return self.num_rows - 1
 
+    def name_of(self, node: int) -> str | None:
+        """Return the name of a node's namespace."""
+        return self.namespaces.name_of(self.namespace[node])
+
     # Values
 
     def values_of(self, path: Iterable[tuple[int, int]]) -> Ids:

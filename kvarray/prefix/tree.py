@@ -561,6 +561,8 @@ class RadixTree(TreeView):
         """
         check_snapshot(snapshot, self._engine)
         load_state(self._engine, snapshot)
+        if self._engine.recorder:
+            self._engine.recorder.replaced(self.tick, self._engine.nodes)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, policy: str | Policy | None = None) -> Self:
