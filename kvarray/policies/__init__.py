@@ -12,20 +12,26 @@ from kvarray.policies.keys import (
     mru,
     priority,
     slru,
+    smallest,
     tlru,
 )
+from kvarray.policies.queues import ORDERS, Order, order_maker
 
 __all__ = [
+    "ORDERS",
     "POLICIES",
     "Columns",
     "Keys",
+    "Order",
     "Policy",
     "fifo",
     "filo",
     "lfu",
     "lru",
     "mru",
+    "order_maker",
     "priority",
     "slru",
+    "smallest",
     "tlru",
 ]

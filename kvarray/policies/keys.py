@@ -26,7 +26,10 @@ The functions here work on single integers as well as on arrays, which lets a me
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
+
+from kvarray.arrays import Ids, refuse
 
 __all__ = [
     "POLICIES",
@@ -40,6 +43,7 @@ __all__ = [
     "mru",
     "priority",
     "slru",
+    "smallest",
     "tlru",
 ]
 
@@ -124,6 +128,52 @@ def tlru(columns: Columns, *, threshold: int = 0, next_prompt: int = 0) -> Keys:
     # No maximum with 0 is needed: what stays is never negative, so a negative budget spares everything as 0 does.
     is_needed = columns["keep"] < columns["reach"] + (next_prompt - threshold)
     return is_needed, columns["last_use"]
+
+
+def smallest(keys: Keys, count: int) -> Ids:
+    """Return the places of the `count` smallest keys, smallest first, equal keys in the order of their places.
+
+    Parameters
+    ----------
+    keys : ndarray or tuple of ndarrays, shape (N,) each
+        As a `Policy` returns them.
+    count : int
+        How many are wanted, ``0 <= count <= N``.
+
+    Returns
+    -------
+    ndarray of int64, shape (count,)
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or a key is NaN, which has no place in an order.
+
+    Notes
+    -----
+    O(N + count log count) for one array, O(N log N) for a tuple.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> smallest(np.array([4, 1, 7, 1]), 3)
+    array([1, 3, 0])
+    """
+    columns = [np.asarray(column) for column in (keys if isinstance(keys, tuple) else (keys,))]
+    if any(column.shape != columns[0].shape or column.ndim != 1 for column in columns):
+        raise ValueError(f"keys must be one-dimensional and of one length: got {[c.shape for c in columns]}")
+    for column in columns:
+        if column.dtype.kind == "f":
+            refuse("keys", "not be NaN", np.isnan(column), column)
+    if len(columns) > 1:
+        return np.lexsort(columns[::-1])[:count]
+    (column,) = columns
+    if 0 < count < len(column):
+        limit = np.partition(column, count - 1)[count - 1]
+        within = np.flatnonzero(column <= limit)
+    else:
+        within = np.arange(len(column))
+    return within[np.argsort(column[within], kind="stable")][:count]
 
 
 POLICIES: Mapping[str, Policy] = {

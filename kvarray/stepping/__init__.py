@@ -2,4 +2,7 @@
 
 from kvarray.stepping.prefix import PrefixSteps, step_prefix
 
-__all__ = ["PrefixSteps", "step_prefix"]
+__all__ = [
+    "PrefixSteps",
+    "step_prefix",
+]

@@ -430,9 +430,7 @@ def _running_sums(values: Ids, offsets: Ids) -> Ids:
     return sums
 
 
-def _name_blocks(
-    input_tokens: Ids, session: Ids, shared_blocks: Ids, shared: Ids, block_size: int
-) -> tuple[Ids, Ids]:
+def _name_blocks(input_tokens: Ids, session: Ids, shared_blocks: Ids, shared: Ids, block_size: int) -> tuple[Ids, Ids]:
     """Return block ids and offsets of requests, each of them three ranges of ids.
 
     They are full blocks of the shared text, full blocks of the session after those, and a partial block or none.

@@ -1,0 +1,272 @@
+"""Resources that divide themselves among the jobs present: processor sharing, and max-min fair links.
+
+A network shares its links fairly between flows, so a transfer slows down while others are under way; first come,
+first served (`kvarray.timeline.streams`) is the other extreme. Both are exact here: rates change only when a job
+arrives or departs, so time goes from event to event. Rates follow at once, as in a fluid; the ramp of a congestion
+control is left out.
+"""
+
+import math
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kvarray.arrays import Flags, Seconds, as_floats, as_ints, check_broadcast
+from kvarray.timeline.streams import as_arrivals
+from kvarray.timeline.timeline import Timeline
+
+__all__ = ["max_min_queue", "max_min_rates", "processor_sharing_queue"]
+
+_Item = TypeVar("_Item", bound=np.generic)
+
+
+def processor_sharing_queue(arrival_s: ArrayLike, work_s: ArrayLike) -> Timeline:
+    """Return when the jobs of a resource that divides itself evenly among those present are done.
+
+    Parameters
+    ----------
+    arrival_s : array_like of float, shape (..., N)
+        Times at which jobs join, never falling.
+    work_s : array_like of float, shape (..., N)
+        Time each job takes when it is alone, ``>= 0``.
+
+    Returns
+    -------
+    Timeline
+        Shared; with n jobs present each gets 1 / n of the resource.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is no number, NaN, infinite or negative work, the shapes do not broadcast, or the arrivals are
+        out of order.
+
+    Notes
+    -----
+    Sequential law, 2 N events of O(N) for each world; worlds go side by side. A *shared clock* runs at 1 / n of time:
+    in one of its seconds every job present gets one second of work, and a job leaves when the clock has advanced by
+    its work since it came. The clock starts anew whenever the resource falls idle, so that rounding does not pile up.
+
+    References
+    ----------
+    .. [1] L. Kleinrock, "Time-shared systems: a theoretical treatment", 1967.
+
+    Examples
+    --------
+    >>> processor_sharing_queue([0.0, 1.0], [2.0, 2.0]).finish_s  # alone for 1 s, then together
+    array([3., 4.])
+    """
+    arrival, work = as_arrivals(arrival_s), as_floats("work_s", work_s, low=0.0)
+    shape = check_broadcast("arrival_s and work_s", arrival.shape, work.shape)
+    arrival, work = np.broadcast_to(arrival, shape), np.broadcast_to(work, shape)
+    finish = _share_evenly(_rows(arrival), _rows(work)).reshape(shape)
+    return Timeline(arrival, arrival, finish, work, np.zeros(shape, dtype=np.int64), shared=True)
+
+
+def _share_evenly(arrival: Seconds, work: Seconds) -> Seconds:
+    """Finish times of rows of jobs; the loop is over events, of which each row has one at each step."""
+    num_rows, num_jobs = arrival.shape
+    rows = np.arange(num_rows)
+    finish = np.empty((num_rows, num_jobs))
+    leaves_at = np.full((num_rows, num_jobs), np.inf)  # on the shared clock; infinite for jobs not present
+    upcoming = np.concatenate((arrival, np.full((num_rows, 1), np.inf)), axis=1)
+    arrived = np.zeros(num_rows, dtype=np.int64)
+    present = np.zeros(num_rows)
+    now, clock = np.zeros(num_rows), np.zeros(num_rows)
+    for _ in range(2 * num_jobs):
+        first = leaves_at.argmin(axis=1)
+        departure = now + (leaves_at[rows, first] - clock) * np.maximum(present, 1.0)
+        arrival_next = upcoming[rows, arrived]
+        departs = departure <= arrival_next
+
+        # An idle resource's clock stands at 0; a departure sets the clock to the very mark that was waited for.
+        passed = (arrival_next - now) / np.maximum(present, 1.0)
+        clock = np.where(departs, leaves_at[rows, first], np.where(present > 0.0, clock + passed, 0.0))
+        now = np.where(departs, departure, arrival_next)
+        left, came = rows[departs], rows[~departs]
+        finish[left, first[departs]] = now[departs]
+        leaves_at[left, first[departs]] = np.inf
+        leaves_at[came, arrived[came]] = clock[came] + work[came, arrived[came]]
+        arrived[came] += 1
+        present += np.where(departs, -1.0, 1.0)
+    return finish
+
+
+def max_min_rates(endpoints: ArrayLike, bytes_per_second: ArrayLike, *, active: ArrayLike = True) -> Seconds:
+    """Return the max-min fair rate of each flow.
+
+    Parameters
+    ----------
+    endpoints : array_like of int, shape (N, P)
+        The endpoints each flow passes, ``0 <= endpoint < E``: source and target, and links between them if there are.
+    bytes_per_second : array_like of float, shape (..., E)
+        What each endpoint carries, ``> 0``.
+    active : array_like of bool, shape (..., N), optional
+        Which flows there are; the others get 0.
+
+    Returns
+    -------
+    ndarray of float64, shape (..., N)
+        Rates of which none can grow without taking from a flow that has no more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an endpoint is not there, a rate is not above 0, or the shapes do not fit.
+
+    Notes
+    -----
+    Progressive filling: all flows grow alike until an endpoint is full, its flows stay, the others go on. Snapshot
+    law over worlds; at most E rounds of O(N E).
+
+    References
+    ----------
+    .. [1] D. Bertsekas and R. Gallager, "Data Networks", 2nd edition, 1992, section 6.5.2.
+
+    Examples
+    --------
+    >>> max_min_rates([[0, 2], [0, 3], [1, 3]], [10.0, 10.0, 4.0, 10.0])
+    array([4., 5., 5.])
+    """
+    capacity = _as_capacity(bytes_per_second)
+    passes = _as_passes(endpoints, capacity.shape[-1])
+    going = np.asarray(active)
+    if going.dtype != np.bool_:
+        raise TypeError(f"active must be booleans: got {going.dtype}")
+    going = going[None] if going.ndim == 0 else going
+    check_broadcast("active and endpoints", going.shape[-1:], (len(passes),))
+    lead = check_broadcast("bytes_per_second and active", capacity.shape[:-1], going.shape[:-1])
+    capacity = np.broadcast_to(capacity, (*lead, capacity.shape[-1]))
+    going = np.broadcast_to(going, (*lead, len(passes)))
+    return _fill(passes, _rows(capacity), _rows(going)).reshape(*lead, len(passes))
+
+
+def _fill(passes: Seconds, capacity: Seconds, going: Flags) -> Seconds:
+    """Max-min rates of rows of flows; each round fills at least one endpoint of every row that still has flows."""
+    rates = np.zeros(going.shape)
+    growing = going.copy()
+    while growing.any():
+        left = capacity - rates @ passes  # [L, E]
+        sharers = growing @ passes
+        share = np.divide(left, sharers, out=np.full(left.shape, np.inf), where=sharers > 0.0)
+        level = share.min(axis=1, keepdims=True)
+        is_full = share <= level
+        stays = growing & ((is_full & (sharers > 0.0)) @ passes.T > 0.0)
+        rates = np.where(stays, level, rates)
+        growing &= ~stays
+    return rates
+
+
+def max_min_queue(
+    arrival_s: ArrayLike, num_bytes: ArrayLike, *, endpoints: ArrayLike, bytes_per_second: ArrayLike
+) -> Timeline:
+    """Return when flows between endpoints are done, sharing them max-min fairly.
+
+    Parameters
+    ----------
+    arrival_s : array_like of float, shape (..., N)
+        Times at which flows join, never falling.
+    num_bytes : array_like of float, shape (..., N)
+        Bytes of each flow, ``>= 0``.
+    endpoints : array_like of int, shape (N, P)
+        The endpoints each flow passes, as for `max_min_rates`.
+    bytes_per_second : array_like of float, shape (..., E)
+        What each endpoint carries, ``> 0``.
+
+    Returns
+    -------
+    Timeline
+        Shared; flows with the same endpoints are one resource. The work of a flow is its time when it is alone.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is no number or out of range, the shapes do not fit, or the arrivals are out of order.
+
+    Notes
+    -----
+    Sequential law, 2 N events, each with one `max_min_rates`; worlds go side by side. With one endpoint it is
+    `processor_sharing_queue`.
+
+    Examples
+    --------
+    >>> flows = [[0, 2], [1, 2]]  # two prefill nodes into one decode node
+    >>> max_min_queue([0.0, 0.0], [1e9, 4e9], endpoints=flows, bytes_per_second=[2e9, 1e9, 2e9]).finish_s
+    array([1., 4.])
+    """
+    arrival, size = as_arrivals(arrival_s), as_floats("num_bytes", num_bytes, low=0.0)
+    capacity = _as_capacity(bytes_per_second)
+    passes = _as_passes(endpoints, capacity.shape[-1])
+    lead = check_broadcast(
+        "arrival_s, num_bytes and bytes_per_second", arrival.shape[:-1], size.shape[:-1], capacity.shape[:-1]
+    )
+    check_broadcast("arrival_s, num_bytes and endpoints", arrival.shape[-1:], size.shape[-1:], (len(passes),))
+
+    shape = (*lead, len(passes))
+    arrival, size = np.broadcast_to(arrival, shape), np.broadcast_to(size, shape)
+    capacity = np.broadcast_to(capacity, (*lead, capacity.shape[-1]))
+    finish = _flow(_rows(arrival), _rows(size), passes, _rows(capacity)).reshape(shape)
+    narrowest = np.where(passes > 0.0, capacity[..., None, :], np.inf).min(axis=-1, initial=np.inf)
+    routes, resource = np.unique(passes, axis=0, return_inverse=True)
+    return Timeline(
+        arrival,
+        arrival,
+        finish,
+        size / narrowest,
+        np.broadcast_to(resource.reshape(-1), shape),
+        len(routes),
+        shared=True,
+    )
+
+
+def _flow(arrival: Seconds, size: Seconds, passes: Seconds, capacity: Seconds) -> Seconds:
+    """Finish times of rows of flows; the loop is over events, of which each row has one at each step."""
+    num_rows, num_jobs = arrival.shape
+    rows = np.arange(num_rows)
+    finish = np.empty((num_rows, num_jobs))
+    left = np.zeros((num_rows, num_jobs))
+    going = np.zeros((num_rows, num_jobs), dtype=np.bool_)
+    upcoming = np.concatenate((arrival, np.full((num_rows, 1), np.inf)), axis=1)
+    arrived = np.zeros(num_rows, dtype=np.int64)
+    now = np.zeros(num_rows)
+    for _ in range(2 * num_jobs):
+        rates = _fill(passes, capacity, going)
+        needs = np.divide(left, rates, out=np.full(left.shape, np.inf), where=going)
+        first = needs.argmin(axis=1)
+        departure, arrival_next = now + needs[rows, first], upcoming[rows, arrived]
+        departs = departure <= arrival_next
+
+        passed = np.where(departs, needs[rows, first], arrival_next - now)
+        left = np.maximum(left - rates * passed[:, None], 0.0)
+        now = np.where(departs, departure, arrival_next)
+        gone, came = rows[departs], rows[~departs]
+        finish[gone, first[departs]] = now[departs]
+        going[gone, first[departs]] = False
+        going[came, arrived[came]] = True
+        left[came, arrived[came]] = size[came, arrived[came]]
+        arrived[came] += 1
+    return finish
+
+
+def _rows(column: NDArray[_Item]) -> NDArray[_Item]:
+    """Return a column of shape [..., N] as rows, shape [L, N]."""
+    return column.reshape(math.prod(column.shape[:-1]), column.shape[-1])
+
+
+def _as_capacity(bytes_per_second: ArrayLike) -> Seconds:
+    capacity = as_floats("bytes_per_second", bytes_per_second, low=0.0, open_low=True)
+    if capacity.ndim == 0 or capacity.shape[-1] == 0:
+        raise ValueError(f"bytes_per_second must have one item for each endpoint: got shape {capacity.shape}")
+    return capacity
+
+
+def _as_passes(endpoints: ArrayLike, num_endpoints: int) -> Seconds:
+    """Return which endpoints each flow passes, as 0 or 1, shape [N, E]."""
+    ids = np.asarray(endpoints)
+    if ids.ndim != 2 or ids.shape[1] == 0:
+        raise ValueError(f"endpoints must be of shape (flows, endpoints of a flow): got {ids.shape}")
+    flat = as_ints("endpoints", ids.reshape(-1), low=0, high=num_endpoints)
+    passes = np.zeros((len(ids), num_endpoints))
+    passes[np.arange(len(ids))[:, None], flat.reshape(ids.shape)] = 1.0
+    return passes
