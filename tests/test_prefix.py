@@ -431,17 +431,24 @@ def test_a_policy_of_ones_own():
 
 
 def test_tail_safe_lru_takes_what_a_conversation_can_spare():
-    # The long conversation may lose 100 - 20 tokens and still compute at most 100; then it is plain lru.
+    # A conversation may lose so much that its next turn, 20 tokens longer, computes 100: its last 80 tokens, or all
+    # of a short one. Those go first, oldest conversation first; then it is plain lru.
     policy = partial(tlru, threshold=100, next_prompt=20)
     tree = RadixTree(1000, policy=policy, granularity="page", page_size=10)
-    tree.insert(range(50))
-    tree.insert(range(1000, 1300))
-    gone = tree.evict(200)
-    assert gone.lengths.tolist() == [10] * 20
-    # The short one is safe as a whole and older; then 80 tokens of the long one; then the least recent, page by page.
-    assert gone.tokens[:50].tolist() == [token for page in range(40, -1, -10) for token in range(page, page + 10)]
-    assert gone.num_tokens == 200
-    assert tree.peek(range(1000, 1300)).num_tokens == 150
+    conversations = [range(200), range(1000, 1050), range(2000, 2300)]
+    for conversation in conversations:
+        tree.insert(conversation)
+    left = []
+    for num_tokens in (80, 50, 80, 40):
+        tree.evict(num_tokens)
+        left.append([tree.peek(conversation).num_tokens for conversation in conversations])
+    assert left == [[120, 50, 300], [120, 0, 300], [120, 0, 220], [80, 0, 220]]
+    # The same in one go.
+    again = RadixTree(1000, policy=policy, granularity="page", page_size=10)
+    for conversation in conversations:
+        again.insert(conversation)
+    again.evict(250)
+    assert [again.peek(conversation).num_tokens for conversation in conversations] == left[-1]
 
 
 def test_what_is_counted():
