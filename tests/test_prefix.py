@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvarray import BlockStateError, CapacityError, InvariantError, RadixTree
@@ -639,32 +639,33 @@ def test_keys_that_collide_are_told_apart_by_their_tokens(monkeypatch):
 RAGGED = st.lists(st.lists(st.integers(0, 1), max_size=9), max_size=12)
 
 
-@given(stored=RAGGED, asked=RAGGED, cut=st.integers(0, 12), page_size=st.sampled_from([1, 2, 3]))
-def test_a_batch_may_be_cut_anywhere(stored, asked, cut, page_size):
-    """Sequential law: one batch is the same as its two parts, for insertions and for matches."""
-    whole = RadixTree(40, page_size=page_size, count_uses="touches", policy="lfu")
-    parts = RadixTree(40, page_size=page_size, count_uses="touches", policy="lfu")
+def by_path(tree):
+    """Columns that do not depend on which row a node has, by path."""
+    names = ("depth", "last_use", "uses", "created", "reach", "num_children")
+    nodes = np.flatnonzero(tree.columns["parent"] >= 0).tolist()
+    return {tuple(tree.tokens_of(node).tolist()): [int(tree.columns[name][node]) for name in names] for node in nodes}
+
+
+@given(
+    stored=RAGGED,
+    asked=RAGGED,
+    page_size=st.sampled_from([1, 2, 3]),
+    refresh=st.sampled_from(["matched", "edge"]),
+)
+@example(stored=[[0, 0, 0, 0], [0, 1]], asked=[[0, 0, 0], [0, 0, 0, 0], [0, 0]], page_size=1, refresh="matched")
+def test_a_batch_is_its_rows_one_by_one(stored, asked, page_size, refresh):
+    options = {"page_size": page_size, "refresh": refresh, "count_uses": "touches", "policy": "lfu"}
+    batch, single = RadixTree(40, **options), RadixTree(40, **options)
 
     def ragged(prompts):
         return np.array([t for prompt in prompts for t in prompt], dtype=np.int64), np.cumsum([0, *map(len, prompts)])
 
-    def joined(*results):
-        return np.concatenate(results).tolist()
-
-    ones, twos = parts.insert_batch(*ragged(stored[:cut])), parts.insert_batch(*ragged(stored[cut:]))
-    assert whole.insert_batch(*ragged(stored)).tolist() == joined(ones, twos)
-    found = whole.match_batch(*ragged(asked)).num_tokens
-    ones, twos = parts.match_batch(*ragged(asked[:cut])), parts.match_batch(*ragged(asked[cut:]))
-    assert found.tolist() == joined(ones.num_tokens, twos.num_tokens)
-    whole.check()
-    columns = ("depth", "last_use", "uses", "created", "reach")
-    assert {
-        tuple(whole.tokens_of(n).tolist()): [int(whole.columns[c][n]) for c in columns] for n in nodes_of(whole)
-    } == {tuple(parts.tokens_of(n).tolist()): [int(parts.columns[c][n]) for c in columns] for n in nodes_of(parts)}
-
-
-def nodes_of(tree):
-    return np.flatnonzero(tree.columns["parent"] >= 0).tolist()
+    assert batch.insert_batch(*ragged(stored)).tolist() == [single.insert(prompt) for prompt in stored]
+    assert by_path(batch) == by_path(single)
+    found = batch.match_batch(*ragged(asked)).num_tokens
+    assert found.tolist() == [single.match(prompt).num_tokens for prompt in asked]
+    assert by_path(batch) == by_path(single)
+    batch.check()
 
 
 @given(stored=RAGGED, limit=st.integers(0, 12), page_size=st.sampled_from([1, 2]))
