@@ -29,6 +29,8 @@ __all__ = [
     "Hashes",
     "Ids",
     "Seconds",
+    "as_amount",
+    "as_amounts",
     "as_floats",
     "as_hashes",
     "as_ids",
@@ -60,6 +62,7 @@ NO_HASH = np.uint64(0)
 """Hash of a block that has none."""
 
 _SHOWN = 5  # offending places that a message lists
+_LARGEST_AMOUNT = 1e60
 
 
 def refuse(name: str, rule: str, bad: Flags, values: NDArray[Any]) -> None:
@@ -154,8 +157,7 @@ def _cast_ints(name: str, array: NDArray[Any]) -> Ids:
         refuse(name, "be less than 2^63", array > np.uint64(2**63 - 1), array)
     elif array.dtype.kind != "i":
         if array.dtype == object and all(type(item) is int for item in array.flat):
-            refuse(name, "fit 64 bits", (array < -(2**63)) | (array >= 2**64), array)
-            refuse(name, "be less than 2^63", array >= 2**63, array)
+            refuse(name, "fit 64 bits", (array < -(2**63)) | (array >= 2**63), array)
         raise TypeError(f"{name} must be integers: got {array.dtype} values such as {array.flat[0]!r}")
     return array.astype(np.int64)
 
@@ -264,6 +266,27 @@ def as_floats(
     return array
 
 
+def as_amounts(name: str, values: ArrayLike, *, low: float = -np.inf, open_low: bool = False) -> Seconds:
+    """Return `values` as float64 amounts that can be multiplied, divided, squared and summed without overflow.
+
+    The rules are those of `as_floats`, and besides no amount is larger than 1e60 or, where `low` is refused, smaller
+    than 1e-60: whatever is measured in seconds, bytes, tokens or rates of them is far within.
+
+    Examples
+    --------
+    >>> as_amounts("work_s", [1.0, 1e300])
+    Traceback (most recent call last):
+        ...
+    ValueError: work_s must be 1e+60 or less: work_s[1] = 1e+300
+    """
+    array = as_floats(name, values, low=low, open_low=open_low)
+    if array.size and max(array.max(), -array.min()) > _LARGEST_AMOUNT:
+        refuse(name, f"be {_LARGEST_AMOUNT:g} or less", np.abs(array) > _LARGEST_AMOUNT, array)
+    if open_low and array.size and array.min() < low + 1.0 / _LARGEST_AMOUNT:
+        refuse(name, f"be {low + 1.0 / _LARGEST_AMOUNT:g} or more", array < low + 1.0 / _LARGEST_AMOUNT, array)
+    return array
+
+
 def as_int(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
     """Return `value` as an int in ``[low, high)``.
 
@@ -314,6 +337,19 @@ def as_real(name: str, value: object, *, low: float = -np.inf, open_low: bool = 
     if array.ndim:
         raise TypeError(f"{name} must be one number: got shape {array.shape}")
     return float(array)
+
+
+def as_amount(name: str, value: object, *, low: float = -np.inf, open_low: bool = False) -> float:
+    """Return `value` as a float; the rules are those of `as_amounts`.
+
+    Examples
+    --------
+    >>> as_amount("latency_s", 2e-6, low=0.0)
+    2e-06
+    """
+    number = as_real(name, value, low=low, open_low=open_low)
+    as_amounts(name, number, low=low, open_low=open_low)
+    return number
 
 
 def check_same_length(**arrays: NDArray[Any]) -> None:
