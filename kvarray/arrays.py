@@ -139,8 +139,6 @@ def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int |
         if not all(type(item) is int for item in array.flat):
             array = np.asarray(values)
     if array.dtype != np.int64:
-        if array.dtype.kind == "f" and not isinstance(values, np.ndarray):
-            array = _as_python_ints(values, array)
         array = _cast_ints(name, array)
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
@@ -150,12 +148,6 @@ def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int |
         if high is not None and array.max() >= high:
             refuse(name, f"be less than {high}", array >= high, array)
     return array
-
-
-def _as_python_ints(values: ArrayLike, array: NDArray[Any]) -> NDArray[Any]:
-    """Return a list of integers that NumPy made floats of, because of those beyond 64 bits, as it was given."""
-    exact = np.asarray(values, dtype=object)
-    return exact if exact.size and all(type(item) is int for item in exact.flat) else array
 
 
 def _cast_ints(name: str, array: NDArray[Any]) -> Ids:
