@@ -36,6 +36,7 @@ __all__ = [
     "as_ints",
     "as_positive_int",
     "as_real",
+    "as_uint64",
     "check_broadcast",
     "check_offsets",
     "check_same_length",
@@ -129,7 +130,13 @@ def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int |
     array([3, 0, 2])
     """
     array = np.asarray(values)
+    if array.dtype.kind == "f" and not isinstance(values, np.ndarray):
+        array = np.asarray(values, dtype=object)  # beside smaller ones, an integer of 2^63 or more makes floats of all
+        if not all(type(item) is int for item in array.flat):
+            array = np.asarray(values)
     if array.dtype != np.int64:
+        if array.dtype.kind == "f" and not isinstance(values, np.ndarray):
+            array = _as_python_ints(values, array)
         array = _cast_ints(name, array)
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
@@ -141,6 +148,12 @@ def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int |
     return array
 
 
+def _as_python_ints(values: ArrayLike, array: NDArray[Any]) -> NDArray[Any]:
+    """Return a list of integers that NumPy made floats of, because of those beyond 64 bits, as it was given."""
+    exact = np.asarray(values, dtype=object)
+    return exact if exact.size and all(type(item) is int for item in exact.flat) else array
+
+
 def _cast_ints(name: str, array: NDArray[Any]) -> Ids:
     """Return `array` as int64, or raise: only integers that fit pass. An empty list has no dtype to object to."""
     if array.size == 0:
@@ -149,7 +162,8 @@ def _cast_ints(name: str, array: NDArray[Any]) -> Ids:
         refuse(name, "be less than 2^63", array > np.uint64(2**63 - 1), array)
     elif array.dtype.kind != "i":
         if array.dtype == object and all(type(item) is int for item in array.flat):
-            raise ValueError(f"{name} must fit 64 bits: got {array.flat[0]}, ...")
+            refuse(name, "fit 64 bits", (array < -(2**63)) | (array >= 2**64), array)
+            refuse(name, "be less than 2^63", array >= 2**63, array)
         raise TypeError(f"{name} must be integers: got {array.dtype} values such as {array.flat[0]!r}")
     return array.astype(np.int64)
 
@@ -167,6 +181,29 @@ def as_ids(name: str, values: ArrayLike, limit: int) -> Ids:
     return as_ints(name, values, low=0, high=limit)
 
 
+def as_uint64(name: str, values: ArrayLike) -> Hashes:
+    """Return `values` as a one-dimensional uint64 array.
+
+    Raises
+    ------
+    TypeError
+        If the items are not integers.
+    ValueError
+        If the shape is not one-dimensional, or an item is negative.
+
+    Examples
+    --------
+    >>> as_uint64("keys", [0, 9])
+    array([0, 9], dtype=uint64)
+    """
+    array = np.asarray(values)
+    if array.dtype != np.uint64:
+        array = as_ints(name, array, low=0).astype(np.uint64)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
+    return array
+
+
 def as_hashes(name: str, values: ArrayLike) -> Hashes:
     """Return `values` as a one-dimensional uint64 array without `NO_HASH`.
 
@@ -182,11 +219,7 @@ def as_hashes(name: str, values: ArrayLike) -> Hashes:
     >>> as_hashes("hashes", [5, 9])
     array([5, 9], dtype=uint64)
     """
-    array = np.asarray(values)
-    if array.dtype != np.uint64:
-        array = as_ints(name, array, low=0).astype(np.uint64)
-    if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
+    array = as_uint64(name, values)
     if array.size and not array.all():
         refuse(name, "not be 0, which stands for no hash", array == NO_HASH, array)
     return array
@@ -354,8 +387,7 @@ def check_offsets(name: str, offsets: Ids, num_values: int) -> None:
         raise ValueError(f"{name} must have one item more than there are rows: got none")
     if offsets[0] != 0 or offsets[-1] != num_values:
         raise ValueError(
-            f"{name} must begin at 0 and end at the number of values, {num_values}: "
-            f"got {offsets[0]} and {offsets[-1]}"
+            f"{name} must begin at 0 and end at the number of values, {num_values}: got {offsets[0]} and {offsets[-1]}"
         )
     falls = np.zeros(len(offsets), dtype=np.bool_)
     np.less(offsets[1:], offsets[:-1], out=falls[1:])

@@ -7,7 +7,7 @@ Every error leaves the object it came from as it was before the call.
 
 from collections.abc import Iterable
 
-__all__ = ["BlockStateError", "CapacityError", "InvariantError", "KVArrayError", "TraceError", "TransferError"]
+__all__ = ["BlockStateError", "CapacityError", "InvariantError", "KVArrayError", "OversizeError", "TraceError", "TransferError"]
 
 
 class KVArrayError(Exception):
@@ -35,6 +35,10 @@ class CapacityError(KVArrayError):
         super().__init__(message)
         self.requested = requested
         self.available = available
+
+
+class OversizeError(CapacityError):
+    """A request needs more room than there will ever be, so it is refused for good and not left waiting."""
 
 
 class BlockStateError(KVArrayError):

@@ -198,21 +198,15 @@ LINKS: Mapping[str, Link] = MappingProxyType(
         "dram-pcie4": Link(_pcie(16, 16), source="PCIe 4.0 x16, line rate in one direction"),
         "dram-pcie5": Link(_pcie(32, 16), source="PCIe 5.0 x16, line rate in one direction"),
         "dram-pcie5-dma": Link(
-            52.7e9,
+            52.6e9,
             alpha_s=3.48e-6,
-            source="copies of 4 KiB to 16 MiB to one H100 by DMA, vLLM KV offloading blog; fit within 6 %",
+            source="copies of 4 KiB to 16 MiB to one H100 by DMA, vLLM KV offloading blog; fit within 6.1 %",
         ),
         "nvlink-c2c": Link(450e9, source="NVIDIA GH200: 900 GB/s, half of it in each direction"),
         "nvlink4-h100": Link(450e9, source="NVIDIA H100 SXM: 900 GB/s over 18 links, half of it in each direction"),
-        "nvme-gen3": Link(
-            3.0e9, 100e-6, source="Samsung PM981 sequential read; latency of the order of a flash read"
-        ),
-        "nvme-gen4": Link(
-            6.8e9, 100e-6, source="Samsung PM9A3 sequential read; latency of the order of a flash read"
-        ),
-        "nvme-gen5": Link(
-            13e9, 100e-6, source="Samsung PM1743 sequential read; latency of the order of a flash read"
-        ),
+        "nvme-gen3": Link(3.0e9, 100e-6, source="Samsung PM981 sequential read; latency of the order of a flash read"),
+        "nvme-gen4": Link(6.8e9, 100e-6, source="Samsung PM9A3 sequential read; latency of the order of a flash read"),
+        "nvme-gen5": Link(13e9, 100e-6, source="Samsung PM1743 sequential read; latency of the order of a flash read"),
         "net-25g": _network(25),
         "net-50g": _network(50),
         "net-100g": _network(100),

@@ -27,9 +27,7 @@ _COUNTS: Mapping[str, int] = {
 _SECONDS: Mapping[str, float] = {
     "": 1.0, "s": 1.0, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0, "d": 86400.0,
 }  # fmt: skip
-_NUMBER = re.compile(
-    r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*"
-)
+_NUMBER = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*")
 
 
 def _parse(text: str, units: Mapping[str, float], what: str) -> float:

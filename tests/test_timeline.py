@@ -251,18 +251,14 @@ def test_max_min_flows_agree_with_the_twin(network):
     arrival, size, endpoints, capacity = network
     timeline = max_min_queue(arrival, size, endpoints=endpoints, bytes_per_second=capacity)
     timeline.check()
-    expected = twin.max_min_queue(
-        arrival.tolist(), size.tolist(), [set(pair) for pair in endpoints.tolist()], capacity
-    )
+    expected = twin.max_min_queue(arrival.tolist(), size.tolist(), [set(pair) for pair in endpoints.tolist()], capacity)
     np.testing.assert_allclose(timeline.finish_s, expected, rtol=1e-7, atol=1e-7)
 
 
 @given(networks(), st.data())
 def test_max_min_rates_fill_a_bottleneck_of_every_flow(network, data):
     _, _, endpoints, capacity = network
-    active = np.array(
-        data.draw(st.lists(st.booleans(), min_size=len(endpoints), max_size=len(endpoints))), dtype=bool
-    )
+    active = np.array(data.draw(st.lists(st.booleans(), min_size=len(endpoints), max_size=len(endpoints))), dtype=bool)
     rates = max_min_rates(endpoints, capacity, active=active)
     flows = {flow: set(endpoints[flow].tolist()) for flow in np.flatnonzero(active).tolist()}
     expected = twin.max_min_rates(flows, capacity)

@@ -8,12 +8,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from kvarray.errors import KVArrayError
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = ("curve", "transfer")
 """Names of the modules of this package that are subcommands, in the order of the help."""
 
 
@@ -55,10 +56,17 @@ def _refuse(command: str, message: str) -> int:
     return 2
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line: the usage is a `--help` away."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
     import importlib
 
-    parser = argparse.ArgumentParser(prog="kvarray", description="What would my KV cache do if ...?")
+    parser = _Parser(prog="kvarray", description="What would my KV cache do if ...?")
     parser.add_argument("--version", action="version", version=f"kvarray {_version()}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:

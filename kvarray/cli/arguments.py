@@ -1,10 +1,14 @@
-"""Arguments that several commands share: lists of sizes and counts, and how a result is shown."""
+"""Arguments that several commands share: the trace, lists of sizes and counts, and how a result is shown."""
 
 import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["add_output_flags", "flag_type", "list_of"]
+from kvarray.cli.output import progress_bar
+from kvarray.trace import Trace, builtin_trace, read_trace
+from kvarray.units import parse_count
+
+__all__ = ["add_output_flags", "add_trace_arguments", "flag_type", "list_of", "load_trace"]
 
 _Item = TypeVar("_Item")
 
@@ -52,3 +56,29 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--json", action="store_true", help="print the result as JSON")
     group.add_argument("--csv", action="store_true", help="print the rows as CSV")
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the trace and how to read it; `load_trace` reads it."""
+    parser.add_argument("trace", nargs="?", metavar="TRACE", help="a trace file, or - for stdin; default: built in")
+    parser.add_argument("--block-size", type=flag_type(parse_count), metavar="N", help="tokens of a block")
+    parser.add_argument("--format", choices=("jsonl", "csv", "npz"), help="of the file; default: by its content")
+    parser.add_argument("--skip-bad", action="store_true", help="leave malformed records out and count them")
+
+
+def load_trace(args: argparse.Namespace) -> Trace:
+    """Return the trace that the arguments name, or the built-in workload."""
+    if args.trace is None:
+        given = [
+            flag for flag in ("--block-size", "--format", "--skip-bad") if getattr(args, flag[2:].replace("-", "_"))
+        ]
+        if given:
+            raise ValueError(f"{given[0]} needs a TRACE: the built-in workload is as it is")
+        return builtin_trace()
+    return read_trace(
+        args.trace,
+        block_size=args.block_size,
+        format=args.format,
+        on_error="skip" if args.skip_bad else "raise",
+        progress=progress_bar("B"),
+    )

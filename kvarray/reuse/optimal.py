@@ -1,24 +1,29 @@
 """The best that any eviction policy could have hit: farthest next use, for prefixes.
 
 With the future known, a cache keeps what is used next soonest and may refuse to admit what is used later than all it
-holds. Blocks of one path have next uses that never fall with depth, so the best choice keeps paths whole from the head,
-and only one number matters: how many resident blocks have their next use at each request. A hot run of the trace, read
-the other way round, is an edge from the request that used it last to the one that uses it next; `optimal_hits` moves
-the lengths of these edges in and out of one bucket per request, and never looks at a block.
+holds. Blocks of one path have next uses that never fall with depth, so the best choice keeps paths whole from the
+head, and only one number matters: how many of the blocks that request t uses next are still there. A hot run of the
+trace is an interval from the request that used it last to the one that uses it next; keeping it takes as many of the
+cache's slots for that long.
+
+Taken in the order in which they end, an interval is kept exactly if slots are free for it beside all that end sooner
+(evicting the farthest comes to the same: what it drops could not have stayed). Each takes the slots that came free
+latest before it begins. What a larger cache could not keep a smaller one cannot either, so capacities are served from
+the largest down, each with what the one before it kept; and where the cache has room for everything, nothing is served
+at all.
 
 References
 ----------
 .. [1] L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5, 1966.
+.. [2] M. C. Carlisle, E. L. Lloyd, "On the k-coloring of intervals", Discrete Applied Mathematics 59, 1995.
 """
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from kvarray.arrays import Ids, as_ints
-from kvarray.ragged import lengths_to_offsets
 from kvarray.reuse.curve import first_counted
 from kvarray.reuse.distances import Runs, prefix_runs
 from kvarray.trace import Trace
@@ -62,7 +67,8 @@ def optimal_hits(trace: Trace, capacities: ArrayLike, *, window: float = 0.0, ru
 
     Notes
     -----
-    O((B + M) log M) per capacity, in a Python loop over requests and edges, a few per request whatever the block size.
+    O(B + M) for each capacity that cannot hold everything, but for an inverse Ackermann factor, in a Python loop over
+    the runs that the next larger capacity kept: a few per request, whatever the block size.
 
     Examples
     --------
@@ -73,50 +79,67 @@ def optimal_hits(trace: Trace, capacities: ArrayLike, *, window: float = 0.0, ru
     levels = as_ints("capacities", np.atleast_1d(np.asarray(capacities)), low=0)
     runs = prefix_runs(trace) if runs is None else runs
     first = first_counted(trace, window)
-    assert trace.block_size is not None  # the trace has block ids
-    missing = trace.block_size - trace.last_block_tokens
-    offsets, targets, lengths = _edges(runs, trace.num_requests)
     counts = trace.block_counts
+    missing = (trace.block_size or 0) - trace.last_block_tokens
+
+    # Runs come in the order of the requests that use them, and of a request the head comes first.
+    hot = np.flatnonzero(runs.is_hot)
+    begin, end, kept = runs.previous[hot], runs.request[hot], runs.length[hot]
+    left = _next_places(end, trace.num_requests)
+    places = (begin + 1).tolist(), (end + 1).tolist()
     hit_blocks, hit_tokens = np.zeros((2, len(levels)), dtype=np.int64)
-    for k, capacity in enumerate(levels.tolist()):
-        hits = np.array(_serve(capacity, offsets, targets, lengths), dtype=np.int64)
+    for k in np.argsort(-levels, kind="stable"):
+        capacity = int(levels[k])
+        if _most_at_once(begin, end, kept, trace.num_requests) > capacity:
+            kept = np.array(_take_slots(capacity, places, kept.tolist(), left.copy()), dtype=np.int64)
+        hits = np.bincount(end, weights=kept, minlength=trace.num_requests).astype(np.int64)
         is_whole = (hits == counts) & (counts > 0)
-        tokens = hits * trace.block_size - np.where(is_whole, missing, 0)
-        hit_blocks[k] = hits[first:].sum()
-        hit_tokens[k] = tokens[first:].sum()
+        tokens = hits * (trace.block_size or 0) - np.where(is_whole, missing, 0)
+        hit_blocks[k], hit_tokens[k] = hits[first:].sum(), tokens[first:].sum()
     return OptimalHits(levels, hit_blocks, hit_tokens)
 
 
-def _edges(runs: Runs, num_requests: int) -> tuple[list[int], list[int], list[int]]:
-    """Return, for each request, the requests that use its blocks next, nearest first, and how many blocks each."""
-    hot = np.flatnonzero(runs.is_hot)
-    hot = hot[np.argsort(runs.previous[hot], kind="stable")]  # runs come in order of request: nearest first
-    offsets = lengths_to_offsets(np.bincount(runs.previous[hot], minlength=num_requests))
-    return offsets.tolist(), runs.request[hot].tolist(), runs.length[hot].tolist()
+def _most_at_once(begin: Ids, end: Ids, length: Ids, num_requests: int) -> float:
+    """Return the most blocks that are kept at one time."""
+    change = np.bincount(begin, weights=length, minlength=num_requests)
+    change -= np.bincount(end, weights=length, minlength=num_requests)
+    return float(np.cumsum(change).max(initial=0.0))
 
 
-def _serve(capacity: int, offsets: list[int], targets: list[int], lengths: list[int]) -> list[int]:
-    """Return the hit blocks of each request. The loop is over requests and, inside, over their edges."""
-    num_requests = len(offsets) - 1
-    bucket = [0] * num_requests  # resident blocks by the request that uses them next
-    farthest: list[int] = []  # a heap of minus the requests whose bucket has been filled
-    resident = 0
-    for now in range(num_requests):
-        resident -= bucket[now]
-        for edge in range(offsets[now], offsets[now + 1]):
-            target = targets[edge]
-            if not bucket[target]:
-                heappush(farthest, -target)
-            bucket[target] += lengths[edge]
-            resident += lengths[edge]
-        while resident > capacity:  # the farthest bucket still to be served holds something
-            last = -farthest[0]
-            excess = resident - capacity
-            if bucket[last] > excess:
-                bucket[last] -= excess
-                resident = capacity
-            else:
-                heappop(farthest)
-                resident -= bucket[last]
-                bucket[last] = 0
-    return bucket
+def _next_places(end: Ids, num_requests: int) -> list[int]:
+    """Return, for each place, itself or the next one to its left at which slots ever come free; see `_take_slots`."""
+    ever_free = np.zeros(num_requests + 2, dtype=np.int64)
+    ever_free[1] = 1
+    ever_free[end + 1] = end + 1
+    places: list[int] = np.maximum.accumulate(ever_free).tolist()
+    return places
+
+
+def _take_slots(capacity: int, places: tuple[list[int], list[int]], kept: list[int], left: list[int]) -> list[int]:
+    """Cut `kept`, the blocks of each interval, to those that find a slot. The loop is over intervals, by their ends.
+
+    Slots come free at a place: all of them at place 1, before request 0, and at place t + 1 those of blocks that
+    request t used. An interval takes slots at or left of the place of its begin. Empty places are passed over by a
+    forest of pointers to the left, flattened as it is walked; place 0 is the end of the way. Once empty, a place stays
+    so: slots come free in order of their places, and are taken only by intervals that end later.
+    """
+    free = [0] * len(left)
+    free[1] = capacity
+    for i, (place, to) in enumerate(zip(*places, strict=True)):
+        missing = kept[i]
+        while missing:
+            here = left[place]
+            while here != place:
+                left[place] = place = left[here]
+                here = left[place]
+            spare = free[place] - missing
+            if spare >= 0:
+                free[place] = spare
+                break
+            if not place:
+                kept[i] -= missing
+                break
+            missing, free[place] = -spare, 0
+            left[place] = place = place - 1
+        free[to] += kept[i]
+    return kept

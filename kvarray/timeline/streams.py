@@ -120,9 +120,7 @@ def round_robin_timeline(
     return _timeline(ready, start, finish, work, resource, num_streams)
 
 
-def assigned_timeline(
-    work_s: ArrayLike, streams: ArrayLike, num_streams: int, *, ready_s: ArrayLike = 0.0
-) -> Timeline:
+def assigned_timeline(work_s: ArrayLike, streams: ArrayLike, num_streams: int, *, ready_s: ArrayLike = 0.0) -> Timeline:
     """Return when several streams do the jobs that are assigned to them.
 
     Parameters

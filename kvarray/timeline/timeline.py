@@ -104,7 +104,8 @@ class Timeline:
         first = self._per_resource(lambda mine: np.where(mine, self.start_s, np.inf).min(axis=-1))
         last = self._per_resource(lambda mine: np.where(mine, self.finish_s, -np.inf).max(axis=-1))
         span = np.subtract(last, first, out=np.zeros_like(last), where=last >= first)
-        return np.maximum(span - self.busy_s, 0.0)
+        idle = span - self.busy_s
+        return np.where(idle > _ROUNDING * span, idle, 0.0)
 
     def check(self) -> None:
         """Raise `InvariantError` unless L1 to L3 hold; O(jobs x log jobs).

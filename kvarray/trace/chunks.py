@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from kvarray.arrays import Ids, Seconds
-from kvarray.trace.digits import Integers, parse_integers
+from kvarray.trace.digits import parse_integers
 from kvarray.trace.labels import Label
 from kvarray.trace.records import Rows, most_blocks
 
 __all__ = ["UnusualChunkError", "read_chunk"]
 
 _KEY = b'"hash_ids"'
-_NO_INTEGERS = Integers(np.empty(0, dtype=np.int64), None, False)
 
 
 class UnusualChunkError(Exception):
@@ -37,10 +36,10 @@ def read_chunk(text: bytes, first_line: int, *, block_size: int | None, last_arr
     """
     lists, rest = _take_lists_out(text)
     records = _read_flat_objects(rest)
-    counts = _count_ids(lists, records)
-    ids = parse_integers(b",".join(filter(None, lists))) if counts.any() else _NO_INTEGERS
-    _usual(ids is not None and len(ids.bits) == counts.sum())
-    assert ids is not None
+    ids = parse_integers(lists)
+    if ids is None:
+        raise UnusualChunkError
+    counts = _spread_counts(ids.counts, records)
 
     required = itemgetter("arrival_s" if b'"arrival_s"' in rest else "timestamp", "input_length", "output_length")
     try:
@@ -80,15 +79,17 @@ def _take_lists_out(text: bytes) -> tuple[list[bytes], bytes]:
     Without a backslash, a quotation mark always begins or ends a string, so that the key before a colon is a key.
     """
     _usual(b"\\" not in text)
-    pieces = text.replace(b"\r\n", b"\n").removesuffix(b"\n").split(_KEY)
-    lists, rest = [], pieces[:1]
-    for piece in pieces[1:]:
-        opened = piece.find(b"[")
-        closed = piece.find(b"]", opened)
-        _usual(0 < opened < closed and piece[:opened].strip() == b":")
-        lists.append(piece[opened + 1 : closed].strip())
-        rest.append(piece[closed:])
-    return lists, b'"hash_ids":['.join(rest)
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n")
+    text = text.removesuffix(b"\n")
+    opening = _KEY + (b": [" if _KEY + b": [" in text else b":[")
+    before, *pieces = text.split(opening)
+    _usual(text.count(_KEY) == len(pieces))
+    parts = [piece.partition(b"]") for piece in pieces]
+    rest = (opening + b"]").join([before, *[after for _, _, after in parts]])
+    _usual(rest.count(b"\n") == text.count(b"\n"))  # no record is broken within what was taken out
+    _usual(all(closing for _, closing, _ in parts))
+    return [ids for ids, _, _ in parts], rest
 
 
 def _read_flat_objects(text: bytes) -> list[dict[str, Any]]:
@@ -108,12 +109,14 @@ def _read_flat_objects(text: bytes) -> list[dict[str, Any]]:
     return objects
 
 
-def _count_ids(lists: list[bytes], records: list[dict[str, Any]]) -> Ids:
+def _spread_counts(list_counts: Ids, records: list[dict[str, Any]]) -> Ids:
     """Return the number of ids of each record, 0 where it has no `hash_ids`."""
     has_list = ["hash_ids" in record for record in records]
-    _usual(sum(has_list) == len(lists))  # so that no record has the key twice, and no list is another field's
+    _usual(sum(has_list) == len(list_counts))  # so that no record has the key twice, and no list is another field's
+    if all(has_list):
+        return list_counts
     counts = np.zeros(len(records), dtype=np.int64)
-    counts[has_list] = [ids.count(b",") + 1 if ids else 0 for ids in lists]
+    counts[has_list] = list_counts
     return counts
 
 

@@ -87,8 +87,9 @@ def read_trace(
         raise ValueError(f"on_error must be 'raise' or 'skip': got {on_error!r}")
     with ExitStack() as stack:
         name, file = _open(path_or_file, stack)
-        source = _Source(name, file, progress)
-        source = source.unpacked()
+        source = _Source(name, file, progress).unpacked()
+        if not source.peek():
+            raise TraceError(f"{name}: an empty file")
         kind = format or _sniff(source)
         if kind == "npz":
             return _read_archive(source, block_size)
@@ -199,8 +200,6 @@ def _read_lines(source: _Source, kind: str, block_size: int | None, *, skip: boo
 
     log = SkipLog(source.name, skip=skip)
     reader: _Reader = (JsonLinesReader if kind == "jsonl" else TableReader)(log, block_size=block_size)
-    if not source.peek():
-        raise TraceError(f"{source.name}: an empty file")
     for text in _whole_lines(source):
         reader.feed(text)
     return reader.finish()

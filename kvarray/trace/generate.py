@@ -359,14 +359,14 @@ def _mean(name: str, value: float) -> float:
     return as_real(name, value, low=1.0)
 
 
-def _draw_lengths(count: int, mean: float, generator: np.random.Generator) -> Ids:
+def _draw_lengths(count: int, mean: float, generator: "np.random.Generator") -> Ids:
     """Return log-normal lengths of 1 or more."""
     lengths = generator.lognormal(np.log(mean) - _LENGTH_SIGMA**2 / 2, _LENGTH_SIGMA, size=count)
     return np.maximum(np.rint(lengths), 1).astype(np.int64)
 
 
 def _draw_sessions(
-    start_s: ArrayLike, num_shared: int, exponent: float, mean_turns: float, generator: np.random.Generator
+    start_s: ArrayLike, num_shared: int, exponent: float, mean_turns: float, generator: "np.random.Generator"
 ) -> _Sessions:
     starts = as_floats("start_s", start_s, low=0.0)
     if starts.ndim != 1:
@@ -379,7 +379,7 @@ def _draw_sessions(
 def _converse(
     sessions: _Sessions,
     shared_tokens: Ids,
-    generator: np.random.Generator,
+    generator: "np.random.Generator",
     *,
     block_size: int,
     mean_new_tokens: float,
@@ -430,9 +430,7 @@ def _running_sums(values: Ids, offsets: Ids) -> Ids:
     return sums
 
 
-def _name_blocks(
-    input_tokens: Ids, session: Ids, shared_blocks: Ids, shared: Ids, block_size: int
-) -> tuple[Ids, Ids]:
+def _name_blocks(input_tokens: Ids, session: Ids, shared_blocks: Ids, shared: Ids, block_size: int) -> tuple[Ids, Ids]:
     """Return block ids and offsets of requests, each of them three ranges of ids.
 
     They are full blocks of the shared text, full blocks of the session after those, and a partial block or none.

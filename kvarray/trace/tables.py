@@ -66,12 +66,12 @@ def _read_seconds(text: str) -> float:
 
 
 def _read_length(text: str) -> int:
+    if text.isdecimal() and text.isascii() and len(text) < 19:
+        return int(text)
     if not _INTEGER.fullmatch(text):
         raise MalformedError(f"must be an integer: got {shown(text)}")
     if text.startswith("-") or (len(text) > 19 and len(text.lstrip("0")) > 19) or int(text) >= 2**63:
-        raise MalformedError(
-            f"must be {'0 or more' if text.startswith('-') else 'less than 2^63'}: got {shown(text)}"
-        )
+        raise MalformedError(f"must be {'0 or more' if text.startswith('-') else 'less than 2^63'}: got {shown(text)}")
     return int(text)
 
 
@@ -155,22 +155,22 @@ class TableReader:
         fields = _split(content)
         if len(fields) != self._num_fields:
             raise MalformedError(f"a row must have {self._num_fields} fields: got {len(fields)} in {shown(content)}")
-        values = []
-        for column, place, read in zip(
-            kind.columns, self._places, (kind.read_arrival, _read_length, _read_length), strict=True
-        ):
-            try:
-                values.append(read(fields[place].strip()))
-            except MalformedError as problem:
-                raise MalformedError(f"{column} {problem}") from None
-        arrival, input_tokens, output_tokens = values
-        text = fields[self._places[0]]
+        text, input_text, output_text = (fields[place].strip() for place in self._places)
+        column = 0  # that is being read
+        try:
+            arrival = kind.read_arrival(text)
+            column = 1
+            input_tokens = _read_length(input_text)
+            column = 2
+            output_tokens = _read_length(output_text)
+        except MalformedError as problem:
+            raise MalformedError(f"{kind.columns[column]} {problem}") from None
         if arrival < self._last[0]:
             raise MalformedError(f"{kind.columns[0]} must not fall: got {shown(text)} after {shown(self._last[1])}")
         self._last = arrival, text
         if self._first is None:
             self._first = arrival
-        return (arrival - self._first) / kind.unit, int(input_tokens), int(output_tokens)
+        return (arrival - self._first) / kind.unit, input_tokens, output_tokens
 
     def finish(self) -> Trace:
         """Return the trace.
@@ -198,7 +198,8 @@ class TableReader:
 def _split(content: bytes) -> list[str]:
     """Return the fields of a line."""
     try:
-        return next(csv.reader([content.decode("utf-8").rstrip("\r")], strict=True), [])
+        line = content.decode("utf-8").rstrip("\r")
+        return line.split(",") if '"' not in line else next(csv.reader([line], strict=True))
     except UnicodeDecodeError as error:
         raise MalformedError(f"not UTF-8 at byte {error.start + 1}: got {shown(content)}") from None
     except csv.Error as error:

@@ -161,9 +161,7 @@ class Trace(Columns):
         start = as_int("start", start, low=0, high=self.num_requests + 1)
         stop = as_int("stop", stop, low=start, high=self.num_requests + 1)
         first, last = self._offsets[start], self._offsets[stop]
-        return self._with_rows(
-            slice(start, stop), self._block_ids[first:last], self._offsets[start : stop + 1] - first
-        )
+        return self._with_rows(slice(start, stop), self._block_ids[first:last], self._offsets[start : stop + 1] - first)
 
     def between(self, start_s: float, stop_s: float) -> Self:
         """Return the requests that arrive at ``start_s <= t < stop_s``; arrivals keep their clock.
@@ -309,9 +307,7 @@ class Trace(Columns):
         reaches_end = self.unhashed_tokens == 0
         new_counts = np.where(reaches_end, -(-counts // factor), counts // factor)
         new_offsets = lengths_to_offsets(new_counts)
-        last = (
-            np.minimum((ranks(new_offsets) + 1) * factor, np.repeat(counts, new_counts)) - 1
-        )  # old block, in its row
+        last = np.minimum((ranks(new_offsets) + 1) * factor, np.repeat(counts, new_counts)) - 1  # old block, in its row
         ids = self.prefix_ids[np.repeat(self._offsets[:-1], new_counts) + last]
         return self._with_rows(slice(None), ids, new_offsets, block_size=block_size)
 
@@ -351,9 +347,7 @@ class Trace(Columns):
             "max_output_tokens": int(self._output_tokens.max()) if rows else None,
         }
 
-    def _with_rows(
-        self, rows: slice, block_ids: NDArray[Any], offsets: Ids, *, block_size: int | None = None
-    ) -> Self:
+    def _with_rows(self, rows: slice, block_ids: NDArray[Any], offsets: Ids, *, block_size: int | None = None) -> Self:
         """Return the trace of some of the rows, whose blocks are given, in a block size of their own or the same."""
         return type(self)(
             block_ids if self._has_blocks else None,

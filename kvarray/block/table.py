@@ -1,0 +1,824 @@
+"""Sequences as rows of a preallocated table of block ids.
+
+What an engine's scheduler does to its block tables, for whole batches of sequences in one call: admit with the cached
+prefix found first, append tokens (a decode step), fork, write with copy-on-write, truncate, free; and what a kernel
+needs of them: ragged tables and slot numbers. Blocks come from a `BlockAllocator`, in the order in which vLLM's v1
+block manager would take and release them.
+
+Left out: sliding windows and other layouts in which a sequence drops blocks from its front, and blocks allocated
+ahead for speculative tokens. A block that is full when it is admitted can be found by its hash at once, before it
+could have been computed, as in vLLM.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kvarray.arrays import (
+    NO_BLOCK,
+    NO_HASH,
+    Flags,
+    Hashes,
+    Ids,
+    as_hashes,
+    as_int,
+    as_ints,
+    as_positive_int,
+    check_offsets,
+    check_same_length,
+    refuse,
+)
+from kvarray.block.admission import Content, Plan, plan_run
+from kvarray.block.allocator import BlockAllocator
+from kvarray.block.pool import keep_first, refuse_ids
+from kvarray.block.saving import Snapshot, load_snapshot, replace_state, save_snapshot
+from kvarray.errors import CapacityError, InvariantError, OversizeError
+from kvarray.ragged import lengths_to_offsets, ranges, ranks
+
+__all__ = ["Admission", "BlockTable", "Copies", "TableStats", "row_of"]
+
+_ROW_BITS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Admission:
+    """Sequences that were admitted.
+
+    Parameters
+    ----------
+    handles : ndarray of int64, shape (B,)
+        Names of the sequences, for all other calls.
+    hit_blocks : ndarray of int64, shape (B,)
+        Leading blocks of each that were found in the prefix cache.
+    hit_tokens : ndarray of int64, shape (B,)
+        The tokens in them, which need no prefill.
+    """
+
+    handles: Ids
+    hit_blocks: Ids
+    hit_tokens: Ids
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Blocks to copy before the tokens of a call are written, each to its own target.
+
+    Parameters
+    ----------
+    source, target : ndarray of int64, shape (K,)
+        Block ids.
+    """
+
+    source: Ids
+    target: Ids
+
+    def __len__(self) -> int:
+        """Return how many blocks are to be copied."""
+        return len(self.source)
+
+
+@dataclass(frozen=True)
+class TableStats:
+    """Counts of a block table since its start; batches that were refused count for nothing.
+
+    Parameters
+    ----------
+    sequences : int
+        Sequences now in the table.
+    admitted : int
+        Sequences admitted; forks are not admissions.
+    block_queries : int
+        Full blocks of admitted sequences that were looked up by hash.
+    block_hits : int
+        Those of them found as part of a leading run.
+    copies : int
+        Blocks copied on write.
+    collisions : int
+        Blocks found under the right hash with other content.
+    """
+
+    sequences: int
+    admitted: int
+    block_queries: int
+    block_hits: int
+    copies: int
+    collisions: int
+
+
+class BlockTable:
+    """Block ids and lengths of the sequences that run.
+
+    ===============  ======  ==========================================================================
+    column           dtype   meaning
+    ===============  ======  ==========================================================================
+    `block_ids`      int64   row of block ids, shape (R, W); meaningless after the sequence's last
+    `num_tokens`     int64   tokens of the sequence
+    `num_hashed`     int64   its leading blocks that were found or registered under their hash
+    `last_hash`      uint64  hash of the last of those; `NO_HASH` if there is none or it was dropped
+    `generation`     int64   times the row changed hands; odd while a sequence is in it
+    ===============  ======  ==========================================================================
+
+    A *handle* names a sequence: row and generation in one integer, so that a handle kept after its sequence was freed
+    is refused even if the row is in use again.
+
+    Parameters
+    ----------
+    allocator : BlockAllocator
+        Where blocks come from. Several tables may share one.
+    block_size : int
+        T, the tokens of a block.
+    max_sequences : int
+        R, the rows.
+    max_blocks : int
+        W, the most blocks of one sequence.
+    watermark_blocks : int, optional
+        An admission must leave as many blocks to allocate, so that running sequences can go on.
+    recompute_last : bool, optional
+        Whether a prompt that is cached to its last token still computes its last block, since the model must see at
+        least one token (vLLM); on by default.
+
+    Notes
+    -----
+    Batches are atomic, and obey the sequential law but for the order of events: a batch says what it removed before
+    what it stored.
+
+    Invariants, verified by `check`:
+
+    T1. The first ``ceil(num_tokens / T)`` ids of a row are blocks; a row without a sequence has 0 tokens.
+    T2. Each block has at least as many holders as it has places in the table.
+    T3. ``num_hashed <= num_tokens // T``.
+    T4. The stack of free rows holds each row without a sequence exactly once, and no other.
+
+    Examples
+    --------
+    >>> table = BlockTable(BlockAllocator(8), block_size=4, max_sequences=4, max_blocks=8)
+    >>> parent = table.admit([8], hashes=[71, 72], hash_offsets=[0, 2]).handles
+    >>> child = table.fork(parent)
+    >>> copies = table.write(parent, [0])
+    >>> copies.source, copies.target
+    (array([0]), array([2]))
+    >>> table.tables(np.concatenate((parent, child)))
+    (array([2, 1, 0, 1]), array([0, 2, 4]))
+    """
+
+    def __init__(
+        self,
+        allocator: BlockAllocator,
+        *,
+        block_size: int,
+        max_sequences: int,
+        max_blocks: int,
+        watermark_blocks: int = 0,
+        recompute_last: bool = True,
+    ) -> None:
+        self._allocator = allocator
+        self._pool = allocator.pool
+        self._block_size = as_positive_int("block_size", block_size)
+        self._num_rows = as_int("max_sequences", max_sequences, low=1, high=2**_ROW_BITS)
+        self._width = as_positive_int("max_blocks", max_blocks)
+        self._watermark = as_int("watermark_blocks", watermark_blocks, low=0)
+        self._uncached = 1 if recompute_last else 0  # last tokens of a prompt that are computed in any case
+        self._block_ids = np.full((self._num_rows, self._width), NO_BLOCK, dtype=np.int64)
+        self._cells = self._block_ids.reshape(-1)  # the same memory, one-dimensional
+        self._num_tokens = np.zeros(self._num_rows, dtype=np.int64)
+        self._num_hashed = np.zeros(self._num_rows, dtype=np.int64)
+        self._last_hash = np.full(self._num_rows, NO_HASH, dtype=np.uint64)
+        self._generation = np.zeros(self._num_rows, dtype=np.int64)
+        self._free_rows = np.arange(self._num_rows)[::-1].copy()  # a stack, its top at the end
+        self._num_free_rows = self._num_rows
+        self._admitted = self._block_queries = self._block_hits = self._copies = self._collisions = 0
+
+    @property
+    def block_size(self) -> int:
+        """T, the tokens of a block."""
+        return self._block_size
+
+    @property
+    def max_sequences(self) -> int:
+        """R, the rows."""
+        return self._num_rows
+
+    @property
+    def allocator(self) -> BlockAllocator:
+        """Where blocks come from."""
+        return self._allocator
+
+    def stats(self) -> TableStats:
+        """Return the counts since the start."""
+        return TableStats(
+            sequences=self._num_rows - self._num_free_rows,
+            admitted=self._admitted,
+            block_queries=self._block_queries,
+            block_hits=self._block_hits,
+            copies=self._copies,
+            collisions=self._collisions,
+        )
+
+    # What sequences have
+
+    def lengths(self, handles: ArrayLike) -> Ids:
+        """Return the number of tokens of each sequence."""
+        return self._num_tokens[self._rows(handles)]
+
+    def num_hashed(self, handles: ArrayLike) -> Ids:
+        """Return how many leading blocks of each sequence were found or registered under their hash.
+
+        The hashes to pass to `append` are those of the full blocks after them.
+        """
+        return self._num_hashed[self._rows(handles)]
+
+    def last_hash(self, handles: ArrayLike) -> Hashes:
+        """Return the hash of the last of those blocks, from which the chain goes on; `NO_HASH` where there is none."""
+        return self._last_hash[self._rows(handles)]
+
+    def tables(self, handles: ArrayLike) -> tuple[Ids, Ids]:
+        """Return the block ids of sequences, first block first.
+
+        Parameters
+        ----------
+        handles : array_like of int, shape (B,)
+            Sequences; they may repeat.
+
+        Returns
+        -------
+        block_ids : ndarray of int64, shape (blocks of all,)
+        offsets : ndarray of int64, shape (B + 1,)
+            Sequence i has ``block_ids[offsets[i]:offsets[i + 1]]``.
+        """
+        rows = self._rows(handles)
+        num_blocks = self._blocks_for(self._num_tokens[rows])
+        return self._cells[ranges(rows * self._width, num_blocks)], lengths_to_offsets(num_blocks)
+
+    def slots(self, handles: ArrayLike, positions: ArrayLike) -> Ids:
+        """Return where tokens are in the memory of the pool.
+
+        Parameters
+        ----------
+        handles : array_like of int, shape (B,)
+            Sequence of each token; they may repeat.
+        positions : array_like of int, shape (B,)
+            Place of each token in its sequence, before its end.
+
+        Returns
+        -------
+        ndarray of int64, shape (B,)
+            ``block id * T + position % T``.
+        """
+        rows, positions = self._places(handles, positions)
+        blocks, places = np.divmod(positions, self._block_size)
+        return self._cells[rows * self._width + blocks] * self._block_size + places
+
+    # Operations
+
+    def admit(
+        self,
+        num_tokens: ArrayLike,
+        *,
+        hashes: ArrayLike = (),
+        hash_offsets: ArrayLike | None = None,
+        content: Content | None = None,
+    ) -> Admission:
+        """Admit sequences: hold the cached blocks of each prefix, allocate the rest, register full blocks; all or none.
+
+        Parameters
+        ----------
+        num_tokens : array_like of int, shape (B,)
+            Tokens of each prompt, ``>= 1``.
+        hashes : array_like of uint64, shape (H,), optional
+            Chained hashes of full blocks, as of `hash_blocks`: each stands for its whole prefix.
+        hash_offsets : array_like of int, shape (B + 1,), optional
+            Prompt i has ``hashes[hash_offsets[i]:hash_offsets[i + 1]]``, at most as many as it has full blocks.
+            Default: no hashes.
+        content : Content, optional
+            Knows the tokens: blocks that have the right hash and other content are passed over and counted as
+            collisions. Without it equal hashes are taken for equal content.
+
+        Returns
+        -------
+        Admission
+
+        Raises
+        ------
+        OversizeError
+            If a sequence can never fit: it needs more blocks than a row or the pool has, watermark left aside.
+        CapacityError
+            If the batch does not fit now. `requested` counts new blocks, and cached ones that were hit, which leave
+            the free queue as well; `available` is what may be allocated above the watermark.
+
+        Notes
+        -----
+        Sequential law: later prompts find what earlier ones of the batch brought, and lose what they evict. Runs of
+        prompts that do not affect each other in this way are done at once, in O(blocks); a batch is cut before each
+        prompt that depends on one of its run.
+        """
+        counts = as_ints("num_tokens", num_tokens, low=1)
+        hashes, offsets = _ragged_hashes(hashes, hash_offsets, len(counts))
+        num_hashes = np.diff(offsets)
+        num_full = counts // self._block_size
+        refuse("hash_offsets", "give no more hashes than blocks are full", num_hashes > num_full, num_hashes)
+        num_blocks = self._blocks_for(counts)
+        self._check_size(num_blocks)
+        self._check_rows(len(counts), "admit")
+        limits = np.minimum((counts - self._uncached) // self._block_size, num_hashes)
+
+        parts: list[Admission] = []
+        undo: tuple[Snapshot, Snapshot] | None = None
+        start = 0
+        try:
+            while start < len(counts) or not parts:
+                plan = plan_run(
+                    self._pool,
+                    hashes,
+                    offsets[start:],
+                    limits=limits[start:],
+                    num_blocks=num_blocks[start:],
+                    content=content,
+                )
+                end = start + len(plan.hits)
+                if start == 0 and end < len(counts):
+                    undo = self._allocator.snapshot(), self.snapshot()
+                run = slice(start, end)
+                parts.append(
+                    self._admit_run(counts[run], num_blocks[run], hashes, offsets[start : end + 1], plan, content)
+                )
+                start = end
+        except Exception:
+            if undo is not None:
+                self._pool.assign(undo[0])
+                self._assign(undo[1])
+            raise
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def append(
+        self,
+        handles: ArrayLike,
+        num_tokens: ArrayLike,
+        *,
+        hashes: ArrayLike = (),
+        hash_offsets: ArrayLike | None = None,
+    ) -> Copies:
+        """Make room for more tokens at the end of sequences: a decode step, or a chunk of prefill.
+
+        Parameters
+        ----------
+        handles : array_like of int, shape (B,)
+            Different sequences.
+        num_tokens : array_like of int, shape (B,)
+            Tokens to add to each, ``>= 0``.
+        hashes, hash_offsets : array_like, optional
+            Hashes of the blocks that are full afterwards, as in `admit`, those of the first `num_hashed` blocks of a
+            sequence left out. Blocks whose hashes are not given yet can be registered by a later call.
+
+        Returns
+        -------
+        Copies
+            A last block that is shared and not full is copied before tokens are written to it.
+
+        Raises
+        ------
+        OversizeError
+            If a sequence outgrows its row or the pool.
+        CapacityError
+            If there are not enough blocks; the watermark does not count here.
+        BlockStateError
+            If a sequence was freed, or a block to register has another hash.
+
+        Notes
+        -----
+        Sequential law: of n sequences that share a last block, the first n - 1 get copies.
+        """
+        rows = self._different_rows(handles)
+        counts = as_ints("num_tokens", num_tokens, low=0)
+        check_same_length(handles=rows, num_tokens=counts)
+        old = self._num_tokens.take(rows)
+        new = old + counts
+        old_blocks, num_blocks = self._blocks_for(old), self._blocks_for(new)
+        self._check_size(num_blocks)
+        is_written = (counts > 0) & (old % self._block_size > 0)  # sequences that write to their last block
+        tails = rows[is_written] * self._width + old_blocks[is_written] - 1
+        is_copied = self._is_copied(tails)
+        num_new = num_blocks - old_blocks
+        num_new[np.flatnonzero(is_written)[is_copied]] += 1
+        naming = None
+        if hash_offsets is not None:
+            naming = self._check_naming(rows, new, old_blocks - is_written, hashes, hash_offsets)
+        total = int(num_new.sum())
+        self._check_capacity(total, "append")
+
+        taken = self._pool.take(total)
+        starts = np.cumsum(num_new) - num_new
+        copies = self._copy(tails, is_copied, taken[starts[is_written][is_copied]])
+        if total > len(copies):
+            is_target = np.zeros(total, dtype=np.bool_)
+            is_target[starts[is_written][is_copied]] = True
+            self._cells[ranges(rows * self._width + old_blocks, num_blocks - old_blocks)] = taken[~is_target]
+        self._num_tokens[rows] = new
+        if naming is not None:
+            self._name(rows, *naming)
+        return copies
+
+    def fork(self, handles: ArrayLike) -> Ids:
+        """Return new sequences that share all blocks of the ones given.
+
+        Parameters
+        ----------
+        handles : array_like of int, shape (B,)
+            Sequences; one that comes n times is forked n times.
+
+        Returns
+        -------
+        ndarray of int64, shape (B,)
+            Handles of the new sequences.
+
+        Raises
+        ------
+        CapacityError
+            If there are not enough rows.
+        """
+        rows = self._rows(handles)
+        self._check_rows(len(rows), "fork")
+        blocks, _ = self.tables(handles)
+
+        self._pool.hold(blocks, self._pool.ref_count.take(blocks))
+        new_rows = self._take_rows(len(rows))
+        self._block_ids[new_rows] = self._block_ids[rows]
+        for column in (self._num_tokens, self._num_hashed, self._last_hash):
+            column[new_rows] = column[rows]
+        return self._handles(new_rows)
+
+    def write(self, handles: ArrayLike, positions: ArrayLike) -> Copies:
+        """Prepare to overwrite tokens: a shared block is copied first, one of a single holder loses its hash.
+
+        Parameters
+        ----------
+        handles : array_like of int, shape (B,)
+            Sequence of each token; they may repeat.
+        positions : array_like of int, shape (B,)
+            Place of each token in its sequence, before its end.
+
+        Returns
+        -------
+        Copies
+
+        Raises
+        ------
+        CapacityError
+            If there are not enough blocks for the copies.
+
+        Notes
+        -----
+        Sequential law: of n sequences that share a block and all write to it, the first n - 1 get copies. Blocks
+        after the written one keep what hash they have; the sequence counts them as not registered.
+        """
+        rows, positions = self._places(handles, positions)
+        cells = keep_first(rows * self._width + positions // self._block_size)
+        is_copied = self._is_copied(cells)
+        total = int(np.count_nonzero(is_copied))
+        self._check_capacity(total, "write")
+
+        return self._copy(cells, is_copied, self._pool.take(total))
+
+    def truncate(self, handles: ArrayLike, num_tokens: ArrayLike) -> None:
+        """Cut sequences to their first tokens and release the blocks after them, deepest first.
+
+        Parameters
+        ----------
+        handles : array_like of int, shape (B,)
+            Different sequences.
+        num_tokens : array_like of int, shape (B,)
+            Tokens that remain of each, at most as many as it has.
+        """
+        rows = self._different_rows(handles)
+        counts = as_ints("num_tokens", num_tokens, low=0)
+        check_same_length(handles=rows, num_tokens=counts)
+        old = self._num_tokens[rows]
+        refuse("num_tokens", "be no more than the sequence has", counts > old, counts)
+
+        self._release(rows, self._blocks_for(counts), self._blocks_for(old))
+        self._num_tokens[rows] = counts
+        self._unhash(rows, counts // self._block_size)
+
+    def free(self, handles: ArrayLike) -> None:
+        """Release all blocks of sequences, deepest first, one sequence after the other, and give up their rows.
+
+        Parameters
+        ----------
+        handles : array_like of int, shape (B,)
+            Different sequences.
+        """
+        rows = self._different_rows(handles)
+
+        self._release(rows, np.zeros(len(rows), dtype=np.int64), self._blocks_for(self._num_tokens.take(rows)))
+        self._num_tokens[rows] = 0
+        self._num_hashed[rows] = 0
+        self._last_hash[rows] = NO_HASH
+        self._generation[rows] += 1
+        self._free_rows[self._num_free_rows : self._num_free_rows + len(rows)] = rows
+        self._num_free_rows += len(rows)
+
+    # State
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """Return copies of the whole state but the allocator's, as named arrays; O(R W)."""
+        counters = (self._admitted, self._block_queries, self._block_hits, self._copies, self._collisions)
+        return {
+            **{name: column.copy() for name, column in self._columns().items()},
+            "free_rows": self._free_rows[: self._num_free_rows].copy(),
+            "counters": np.array(counters),
+        }
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Return to the state of a snapshot, of a table of the same sizes; the allocator is restored by itself first.
+
+        Raises
+        ------
+        ValueError
+            If arrays are missing or of other shapes.
+        InvariantError
+            If the snapshot is not a state that the table can be in over its allocator.
+        """
+        replace_state(self.snapshot(), snapshot, assign=self._assign, check=self.check, ragged=["free_rows"])
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a snapshot to a ``.npz`` file."""
+        save_snapshot(path, self.snapshot())
+
+    def load(self, path: str | PathLike[str]) -> None:
+        """Restore the snapshot in a ``.npz`` file; see `restore`."""
+        self.restore(load_snapshot(path))
+
+    def check(self) -> None:
+        """Raise `InvariantError`, naming invariant and rows or blocks, unless T1 to T4 hold; O(R W)."""
+        is_live = self._generation % 2 == 1
+        if (self._num_tokens < 0).any() or self._num_tokens[~is_live].any():
+            raise InvariantError("T1: a row has fewer than no tokens, or tokens and no sequence")
+        rows = np.flatnonzero(is_live)
+        blocks = self._cells[ranges(rows * self._width, self._blocks_for(self._num_tokens[rows]))]
+        if len(blocks) and (blocks.min() < 0 or blocks.max() >= self._pool.num_blocks):
+            raise InvariantError("T1: a row holds ids that are no blocks")
+        places = np.bincount(blocks, minlength=self._pool.num_blocks)
+        short = np.flatnonzero(places > self._pool.ref_count)
+        if len(short):
+            raise InvariantError(f"T2: blocks with fewer holders than places: {short[:5].tolist()}")
+        over = np.flatnonzero(self._num_hashed > self._num_tokens // self._block_size)
+        if len(over):
+            raise InvariantError(f"T3: rows with more blocks hashed than full: {over[:5].tolist()}")
+        free = np.sort(self._free_rows[: self._num_free_rows])
+        if not np.array_equal(free, np.flatnonzero(~is_live)):
+            raise InvariantError("T4: the stack of free rows is not the rows without a sequence")
+
+    # Within
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns by name."""
+        return {
+            "block_ids": self._block_ids,
+            "num_tokens": self._num_tokens,
+            "num_hashed": self._num_hashed,
+            "last_hash": self._last_hash,
+            "generation": self._generation,
+        }
+
+    def _assign(self, snapshot: Snapshot) -> None:
+        """Take over a state."""
+        for name, column in self._columns().items():
+            column[:] = snapshot[name]
+        self._num_free_rows = len(snapshot["free_rows"])
+        self._free_rows[: self._num_free_rows] = snapshot["free_rows"]
+        counters = snapshot["counters"].tolist()
+        self._admitted, self._block_queries, self._block_hits, self._copies, self._collisions = counters
+
+    def _admit_run(
+        self, counts: Ids, num_blocks: Ids, hashes: Hashes, offsets: Ids, plan: Plan, content: Content | None
+    ) -> Admission:
+        """Admit prompts that do not depend on each other; raise before anything changes if they do not fit."""
+        num_hashes = np.diff(offsets)
+        hits = plan.hits
+        num_new = int(num_blocks.sum() - hits.sum())
+        cached = plan.hit_ids[plan.ref_counts == 0]
+        num_needed = num_new + (len(keep_first(cached)) if len(cached) else 0)
+        if len(counts):
+            self._check_capacity(num_needed, "admit", watermark=self._watermark)
+
+        blocks = np.empty(int(num_blocks.sum()), dtype=np.int64)
+        block_offsets = lengths_to_offsets(num_blocks)
+        is_hit = ranks(block_offsets) < np.repeat(hits, num_blocks)
+        blocks[is_hit] = plan.hit_ids
+        with self._pool.held(plan.hit_ids, plan.ref_counts):
+            blocks[~is_hit] = self._pool.take(num_new)
+        rows = self._take_rows(len(counts))
+        self._cells[ranges(rows * self._width, num_blocks)] = blocks
+        self._num_tokens[rows] = counts
+        self._num_hashed[rows] = num_hashes
+        self._last_hash[rows] = np.where(num_hashes > 0, hashes[offsets[1:] - 1], NO_HASH) if len(hashes) else NO_HASH
+        places = ranges(offsets[:-1] + hits, num_hashes - hits)  # of the hashes to register
+        if len(places):
+            parents = hashes[places - 1]
+            parents[(lengths_to_offsets(num_hashes - hits)[:-1])[(hits == 0) & (num_hashes > 0)]] = NO_HASH
+            named = blocks[ranges(block_offsets[:-1] + hits, num_hashes - hits)]
+            self._pool.name(named, hashes[places], parents)
+            if content is not None:
+                content.put(named, places)
+        self._admitted += len(counts)
+        self._block_queries += int(num_hashes.sum())
+        self._block_hits += int(hits.sum())
+        self._collisions += plan.collisions
+        return Admission(handles=self._handles(rows), hit_blocks=hits, hit_tokens=hits * self._block_size)
+
+    def _check_naming(
+        self, rows: Ids, num_tokens: Ids, num_held: Ids, hashes: ArrayLike, hash_offsets: ArrayLike
+    ) -> tuple[Hashes, Ids]:
+        """Return the hashes of an append, or raise if they are too many or do not go with those of blocks that stay.
+
+        `num_held` counts the blocks of each sequence that stay as they are; those after them will be new or rewritten.
+        """
+        hashes, offsets = _ragged_hashes(hashes, hash_offsets, len(rows))
+        num_hashes = np.diff(offsets)
+        first = self._num_hashed[rows]
+        is_too_many = first + num_hashes > num_tokens // self._block_size
+        refuse("hash_offsets", "give no more hashes than blocks are full and not hashed", is_too_many, num_hashes)
+        is_held = ranks(offsets) + np.repeat(first, num_hashes) < np.repeat(num_held, num_hashes)
+        blocks = self._cells[ranges(rows * self._width + first, num_hashes)[is_held]]
+        wanted = hashes[is_held]
+        has = self._pool.block_hash[blocks]
+        refuse_ids("register", blocks[(has != NO_HASH) & (has != wanted)], "they have another hash")
+        last = self._pool.queue.last_of_each(blocks)
+        if last is not None:
+            refuse_ids("register", blocks[wanted[last] != wanted], "they come with different hashes")
+        return hashes, offsets
+
+    def _name(self, rows: Ids, hashes: Hashes, offsets: Ids) -> None:
+        """Register the blocks of sequences that follow those registered."""
+        num_hashes = np.diff(offsets)
+        if len(hashes) == 0:
+            return
+        first = self._num_hashed[rows]
+        blocks = self._cells[ranges(rows * self._width + first, num_hashes)]
+        is_some = num_hashes > 0
+        parents = np.empty(len(hashes), dtype=np.uint64)
+        parents[1:] = hashes[:-1]
+        parents[offsets[:-1][is_some]] = self._last_hash[rows[is_some]]
+        self._num_hashed[rows] = first + num_hashes
+        self._last_hash[rows[is_some]] = hashes[offsets[1:][is_some] - 1]
+        is_new = self._pool.block_hash.take(blocks) == NO_HASH
+        last = self._pool.queue.last_of_each(blocks[::-1])
+        if last is not None:  # forks that register a block they share: the first does
+            is_new &= (last == np.arange(len(blocks)))[::-1]
+        self._pool.name(blocks[is_new], hashes[is_new], parents[is_new])
+
+    def _is_copied(self, cells: Ids) -> Flags:
+        """Return which of different cells of the table need a copy of their block before they can be written."""
+        blocks = self._cells.take(cells)
+        num_holders = self._pool.ref_count.take(blocks)
+        is_shared = num_holders > 1
+        if not is_shared.any():
+            return is_shared
+        order = np.argsort(blocks, kind="stable")
+        is_first = np.append(True, blocks[order[1:]] != blocks[order[:-1]])
+        rank = np.empty(len(blocks), dtype=np.int64)  # how many writers of the same block come before
+        rank[order] = ranks(np.append(np.flatnonzero(is_first), len(blocks)))
+        return rank < num_holders - 1
+
+    def _copy(self, cells: Ids, is_copied: Flags, targets: Ids) -> Copies:
+        """Let cells be written: give new blocks to those to be copied, and take the hash of the others."""
+        blocks = self._cells.take(cells)
+        in_place = blocks[~is_copied] if len(targets) else blocks
+        hashed = in_place[self._pool.block_hash.take(in_place) != NO_HASH]
+        if len(hashed):
+            self._pool.evict(hashed)
+        sources = blocks[is_copied]
+        if len(sources):
+            self._cells[cells[is_copied]] = targets
+            self._pool.drop_shared(sources)
+            self._copies += len(sources)
+        rows, places = np.divmod(cells, self._width)
+        self._unhash(rows, places)
+        return Copies(source=sources, target=targets)
+
+    def _unhash(self, rows: Ids, num_blocks: Ids) -> None:
+        """Count at most as many leading blocks of each sequence as registered; rows may repeat."""
+        is_less = num_blocks < self._num_hashed.take(rows)
+        if not is_less.any():
+            return
+        np.minimum.at(self._num_hashed, rows[is_less], num_blocks[is_less])
+        rows = rows[is_less]
+        num_hashed = self._num_hashed[rows]
+        last = self._cells[rows * self._width + np.maximum(num_hashed - 1, 0)]
+        self._last_hash[rows] = np.where(num_hashed > 0, self._pool.block_hash[last], NO_HASH)
+
+    def _release(self, rows: Ids, first: Ids, end: Ids) -> None:
+        """Release blocks ``first .. end - 1`` of each sequence, deepest first, one sequence after the other."""
+        lengths = end - first
+        total = int(lengths.sum())
+        if total:
+            last = rows * self._width + end - 1
+            offsets = np.cumsum(lengths) - lengths
+            cells = np.repeat(last + offsets, lengths) - np.arange(total)
+            self._pool.drop(self._cells.take(cells), np.repeat(np.arange(len(rows)), lengths))
+
+    def _take_rows(self, count: int) -> Ids:
+        """Take rows from the stack and begin a new generation of each."""
+        top = self._num_free_rows
+        rows = self._free_rows[top - count : top][::-1].copy()
+        self._num_free_rows = top - count
+        self._generation[rows] += 1
+        return rows
+
+    def _handles(self, rows: Ids) -> Ids:
+        """Return the handles of the sequences that are in rows now."""
+        return (self._generation[rows] << _ROW_BITS) | rows
+
+    def _rows(self, handles: ArrayLike) -> Ids:
+        """Return the rows of sequences, or raise if one was freed."""
+        handles = as_ints("handles", handles)
+        rows = row_of(handles)
+        generations = handles >> _ROW_BITS
+        # A row out of range is looked up as row 0, whose generation, if equal, does not count.
+        is_row = rows < self._num_rows
+        is_live = (self._generation.take(np.where(is_row, rows, 0)) == generations) & (generations % 2 == 1) & is_row
+        if not is_live.all():
+            refuse_ids("use sequences", handles[~is_live], "they were freed or never admitted")
+        return rows
+
+    def _different_rows(self, handles: ArrayLike) -> Ids:
+        """Return the rows of sequences, or raise if one comes twice."""
+        rows = self._rows(handles)
+        if len(rows) > 1:
+            order = np.sort(rows)
+            if (order[1:] == order[:-1]).any():
+                twice = np.isin(rows, order[1:][order[1:] == order[:-1]])
+                refuse("handles", "be different", twice, np.asarray(handles))
+        return rows
+
+    def _places(self, handles: ArrayLike, positions: ArrayLike) -> tuple[Ids, Ids]:
+        """Return the rows and positions of tokens, or raise if one is not in its sequence."""
+        rows = self._rows(handles)
+        positions = as_ints("positions", positions, low=0)
+        check_same_length(handles=rows, positions=positions)
+        refuse("positions", "be before the end of the sequence", positions >= self._num_tokens[rows], positions)
+        return rows, positions
+
+    def _blocks_for(self, num_tokens: Ids) -> Ids:
+        """Return how many blocks hold as many tokens."""
+        return (num_tokens + (self._block_size - 1)) // self._block_size
+
+    def _check_size(self, num_blocks: Ids) -> None:
+        """Raise if a sequence has more blocks than it can ever get."""
+        limit = min(self._width, self._pool.num_blocks - self._watermark)
+        if len(num_blocks) and num_blocks.max() > limit:
+            i = int(np.argmax(num_blocks > limit))
+            raise OversizeError(
+                f"sequence {i} of the batch needs {num_blocks[i]} blocks: a row has {self._width}, "
+                f"the pool {self._pool.num_blocks} of which {self._watermark} are kept back",
+                requested=int(num_blocks[i]),
+                available=limit,
+            )
+
+    def _check_rows(self, count: int, doing: str) -> None:
+        """Raise unless there are rows for as many new sequences."""
+        if count > self._num_free_rows:
+            raise CapacityError(
+                f"{doing} {count} sequences: {self._num_free_rows} of {self._num_rows} rows are free",
+                requested=count,
+                available=self._num_free_rows,
+            )
+
+    def _check_capacity(self, count: int, doing: str, *, watermark: int = 0) -> None:
+        """Raise unless as many blocks can be taken from the free queue."""
+        available = self._pool.num_available
+        if count > available - watermark:
+            raise CapacityError(
+                f"{doing}: {count} blocks are needed, {available} are free or cached, {watermark} of them kept back",
+                requested=count,
+                available=available - watermark,
+            )
+
+
+def row_of(handles: Ids) -> Ids:
+    """Return the row that each handle names."""
+    return handles & (2**_ROW_BITS - 1)
+
+
+def _ragged_hashes(hashes: ArrayLike, hash_offsets: ArrayLike | None, num_rows: int) -> tuple[Hashes, Ids]:
+    """Return hashes and their offsets as arrays that fit together."""
+    values = as_hashes("hashes", hashes)
+    offsets = np.zeros(num_rows + 1, dtype=np.int64) if hash_offsets is None else as_ints("hash_offsets", hash_offsets)
+    check_offsets("hash_offsets", offsets, len(values))
+    if len(offsets) != num_rows + 1:
+        raise ValueError(
+            f"hash_offsets must have one item more than there are sequences, {num_rows}: got {len(offsets)}"
+        )
+    return values, offsets
+
+
+def _joined(parts: Sequence[Admission]) -> Admission:
+    """Return the admissions of the runs of a batch as one."""
+    return Admission(
+        handles=np.concatenate([part.handles for part in parts]),
+        hit_blocks=np.concatenate([part.hit_blocks for part in parts]),
+        hit_tokens=np.concatenate([part.hit_tokens for part in parts]),
+    )

@@ -1,0 +1,1 @@
+"""What KV costs: its bytes, its time, and when to keep it."""

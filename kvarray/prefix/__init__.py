@@ -1,0 +1,29 @@
+"""The radix prefix cache: `RadixTree` and what its operations return."""
+
+from kvarray.prefix.results import (
+    REMOVED,
+    SPLIT,
+    STORED,
+    Evicted,
+    Lock,
+    Match,
+    MatchBatch,
+    ServedBatch,
+    TreeEvents,
+    TreeStats,
+)
+from kvarray.prefix.tree import RadixTree
+
+__all__ = [
+    "REMOVED",
+    "SPLIT",
+    "STORED",
+    "Evicted",
+    "Lock",
+    "Match",
+    "MatchBatch",
+    "RadixTree",
+    "ServedBatch",
+    "TreeEvents",
+    "TreeStats",
+]
