@@ -90,7 +90,7 @@ class _Replay:
     counts: Ids
     missing: Ids
     tokens: Ids | None
-    weights: Ids | None
+    weights: Seconds | None
 
     @classmethod
     def of(
