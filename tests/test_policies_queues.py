@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvarray.policies import ORDERS, fifo, lfu, lru, order_maker
@@ -13,7 +13,7 @@ KEYS = st.lists(st.integers(0, 12), max_size=120)
 
 
 def test_unknown_policies_are_refused():
-    with pytest.raises(ValueError, match="policy must be one of arc, fifo, gdsf, .*: got 'belady'"):
+    with pytest.raises(ValueError, match=r"policy must be one of arc, fifo, gdsf, .*: got 'belady'"):
         order_maker("belady")
     with pytest.raises(TypeError, match="policy must be a name or a key function: got 3"):
         order_maker(3)
@@ -40,6 +40,7 @@ def _paper(name, capacity, seed=0):
 
 
 @pytest.mark.parametrize("name", ORDERS)
+@settings(max_examples=50)
 @given(capacity=st.integers(1, 9), keys=KEYS)
 @example(capacity=1, keys=[0, 1, 0, 1, 1])
 def test_steps_of_one_key_are_the_paper_to_the_letter(name, capacity, keys):
@@ -86,6 +87,7 @@ def trees(draw):
 
 
 @pytest.mark.parametrize("name", [name for name in ORDERS if name != "random"])
+@settings(max_examples=50)
 @given(
     tree=trees(),
     capacities=st.lists(st.integers(1, 8), min_size=1, max_size=3),

@@ -57,7 +57,7 @@ def test_a_capacity_that_is_no_integer_is_refused(blocks):
 def test_other_malformed_fields_are_refused():
     with pytest.raises(ValueError, match="name must be a word: got ''"):
         TierSpec("", blocks=1)
-    with pytest.raises(TypeError, match="up of tier 'cpu' must be a Link: got 16000000000.0"):
+    with pytest.raises(TypeError, match=r"up of tier 'cpu' must be a Link: got 16000000000.0"):
         TierSpec("cpu", blocks=1, up=16e9)
 
 
@@ -104,7 +104,9 @@ def test_tiers_that_do_not_go_together_are_refused():
 
 
 def test_a_smaller_lower_tier_needs_a_word_under_write_through():
-    message = r"tier 'cpu' must be as large as 'gpu' under write-through \(smaller_below=True allows less\): got 2 and 4"
+    message = (
+        r"tier 'cpu' must be as large as 'gpu' under write-through \(smaller_below=True allows less\): got 2 and 4"
+    )
     with pytest.raises(ValueError, match=message):
         TieredCache(tiers(4, 2), write_mode="write_through")
     assert TieredCache(tiers(4, 2), write_mode="write_through", smaller_below=True).occupancy.tolist() == [0, 0]
@@ -115,7 +117,7 @@ def test_unknown_words_list_the_known_ones():
     known = "write_mode must be one of exclusive, write_through, selective, write_back: got 'through'"
     with pytest.raises(ValueError, match=known):
         TieredCache(tiers(1), write_mode="through")
-    with pytest.raises(ValueError, match="policy must be one of arc, fifo, .*, or a key function: got 'best'"):
+    with pytest.raises(ValueError, match=r"policy must be one of arc, fifo, .*, or a key function: got 'best'"):
         TieredCache(tiers(1), policy="best")
     with pytest.raises(ValueError, match="promote_at must be 1 or more: got 0"):
         TieredCache(tiers(1), promote_at=0)
@@ -494,10 +496,10 @@ def test_a_loaded_cache_goes_on_as_the_saved_one(policy, tmp_path):
 
 def test_files_that_are_no_cache_are_refused(tmp_path):
     (tmp_path / "junk").write_bytes(b"not an archive")
-    with pytest.raises(ValueError, match="junk must be a file that TieredCache.save wrote"):
+    with pytest.raises(ValueError, match=r"junk must be a file that TieredCache.save wrote"):
         TieredCache.load(tmp_path / "junk")
     np.savez(tmp_path / "other.npz", x=np.arange(3))
-    with pytest.raises(ValueError, match="the file must be one that TieredCache.save wrote"):
+    with pytest.raises(ValueError, match=r"the file must be one that TieredCache.save wrote"):
         TieredCache.load(tmp_path / "other.npz")
     with pytest.raises(ValueError, match="policy must be a name to be saved"):
         TieredCache(tiers(1), policy=lambda columns: columns["created"]).save(tmp_path / "x.npz")

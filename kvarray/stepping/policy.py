@@ -134,8 +134,9 @@ class _Replay:
             if word not in ADMISSIONS:
                 raise ValueError(f"admission must be one of {', '.join(ADMISSIONS)}: got {word!r}")
 
-        tokens = trace.block_tokens if any(settings.min_tokens) else None
-        worth = _weights(trace, weights) if policy == "gdsf" else None
+        ids = trace.stream_ids if step == "stream" else trace.prefix_ids
+        tokens = _of_first_use(ids, trace.block_tokens) if any(settings.min_tokens) else None
+        worth = _of_first_use(ids, _weights(trace, weights)) if policy == "gdsf" else None
         is_chained = trace.num_distinct == trace.num_distinct_blocks  # each id stands for one whole prefix
         if order.single_blocks or (step != "request" and not (settings.is_counted and is_chained)):
             paths = single_blocks(trace, by_prefix=step != "stream")
@@ -148,8 +149,8 @@ class _Replay:
             block_size=trace.block_size,
             counts=trace.block_counts,
             missing=np.where(trace.block_counts > 0, trace.block_size - trace.last_block_tokens, 0),
-            tokens=None if tokens is None else _of_first_use(paths, tokens),
-            weights=None if worth is None else _of_first_use(paths, worth),
+            tokens=None if tokens is None else _by_row(paths, tokens),
+            weights=None if worth is None else _by_row(paths, worth),
         )
 
     @cached_property
@@ -294,10 +295,17 @@ def _weights(trace: Trace, weights: ArrayLike | None) -> Seconds:
     return given
 
 
-def _of_first_use(paths: Segments, column: NDArray[_Item]) -> NDArray[_Item]:
-    """Return a column's value at the first use of each row."""
+def _of_first_use(ids: Ids, column: NDArray[_Item]) -> NDArray[_Item]:
+    """Return, for each reference, a column's value at the first use of its block."""
+    first = np.empty(int(ids.max(initial=-1)) + 1, dtype=column.dtype)
+    first[ids[::-1]] = column[::-1]  # the last assignment counts
+    return first[ids]
+
+
+def _by_row(paths: Segments, column: NDArray[_Item]) -> NDArray[_Item]:
+    """Return the value that a column has for each row, whose blocks are alike in it."""
     values = np.empty(paths.num_rows, dtype=column.dtype)
-    values[paths.row[::-1]] = column[paths.first[::-1]]  # the last assignment counts
+    values[paths.row] = column[paths.first]
     return values
 
 
@@ -366,8 +374,8 @@ def step_policy(
     admission, min_tokens : optional
         As in `kvarray.TierSpec`: one for all tiers, or one for each.
     weights : array_like of float, shape (N,), optional
-        Cost over size of each block, ``> 0``, for the policy ``"gdsf"``. By default the share of a full block that it
-        fills, since a partial one saves less in the same room.
+        Cost over size of each block, ``> 0``, for the policy ``"gdsf"``. That of a block's first use counts. By default
+        the share of a full block that it fills, since a partial one saves less in the same room.
     rng : int, optional
         Seed of the policy ``"random"``, required there; each configuration starts from it.
     processes : int, optional
