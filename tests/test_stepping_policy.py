@@ -131,7 +131,7 @@ def stepped(trace, policy, sizes, *, step, admission="always", min_tokens=0, rng
     ]
     cache = TieredCache(specs, policy=policy, rng=rng, **modes)
     ids = trace.stream_ids if step == "stream" else trace.prefix_ids
-    first = {key: count for key, count in zip(ids[::-1].tolist(), trace.block_tokens[::-1].tolist(), strict=True)}
+    first = dict(zip(ids[::-1].tolist(), trace.block_tokens[::-1].tolist(), strict=True))
     tokens = np.array([first[key] for key in ids.tolist()], dtype=int)  # those of a block's first use count
     columns = {"tokens": tokens, "weights": tokens / trace.block_size}
     if step == "request":

@@ -139,7 +139,7 @@ class Tiers:
                     used.append(tier[key])
                 elif key in wanted[place]:
                     used.append({**self._new(key, uses[key]), "tokens": known.get(key, self.tokens.get(key, 0))})
-            for key, kind in wanted[place].items():
+            for kind in wanted[place].values():
                 self._count(kind, place, 1)
             self.down[place - 1] += len(sinking)
             leaving = self._put(place, sinking, used)
@@ -151,9 +151,10 @@ class Tiers:
                 else:
                     self.dropped[place] += 1
                 below = place + 1
-                if self.mode == "write_back" and below < outside and key not in self.tiers[below]:
-                    if key not in wanted[below] and entry["tokens"] >= self.min_tokens[below]:
-                        sinking.append({**entry})
+                if self.mode != "write_back" or below == outside or key in self.tiers[below]:
+                    continue
+                if key not in wanted[below] and entry["tokens"] >= self.min_tokens[below]:
+                    sinking.append({**entry})
 
     def _count(self, kind, place, count):
         if kind == "down":
