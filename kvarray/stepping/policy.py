@@ -200,30 +200,33 @@ class _Replay:
         first, and once its head has gone, each block of it that comes in again pushes out the next: it comes in
         again as a whole. So the number of its head's coming says all.
         """
-        rows, blocks, bounds = self.paths.row.tolist(), self.paths.blocks.tolist(), self.paths.offsets.tolist()
+        rows, blocks, starts, stops, tails = self._fifo_paths
         came = [-(2**62)] * self.paths.num_rows
         count = 0  # blocks that came in so far
         counts, whole, last_hit = [0], [], []
-        for start, stop in pairwise(bounds):
+        for start, stop, tail in zip(starts, stops, tails, strict=True):
             oldest = count - capacity
             place = start
             while place < stop and came[rows[place]] >= oldest:
                 place += 1
             whole.append(place)
-            is_new = False
+            is_new = tail > 0
             while place < stop:
                 row = rows[place]
-                is_new = came[row] < count - capacity
-                if is_new:
+                if came[row] < count - capacity:
                     came[row] = count
                     count += blocks[place]
+                    is_new = True
+                elif not tail:
+                    is_new = False
                 place += 1
             last_hit.append(not is_new)
+            count += tail
             counts.append(count)
 
         coming = np.array(counts, dtype=np.int64)
-        before = lengths_to_offsets(self.paths.blocks)
         if self.settings.step == "block":
+            before = lengths_to_offsets(self.paths.blocks)
             hits = before[np.array(whole, dtype=np.int64)] - before[self.paths.offsets[:-1]]
             has_last = hits == self.counts
         else:
@@ -234,6 +237,23 @@ class _Replay:
         columns = [self.counts, hits, np.diff(coming), 0 * hits, 0 * hits, np.diff(gone), tokens]
         sums = np.array([lengths_to_offsets(column)[cuts] for column in columns])  # [7, cuts]
         return np.diff(sums, axis=1).T[:, :, None]
+
+    @cached_property
+    def _fifo_paths(self) -> tuple[list[int], ...]:
+        """What the loop of `_run_fifo` reads: rows, blocks, and by request, first step, last step, blocks of its tail.
+
+        A last segment that is used this one time is no step: its blocks, the tail, just come in.
+        """
+        paths = self.paths
+        starts, stops = paths.offsets[:-1], paths.offsets[1:]
+        is_single = np.bincount(paths.row, minlength=paths.num_rows)[paths.row] == 1
+        has_tail = np.zeros(len(stops), dtype=np.bool_)
+        has_any = stops > starts
+        has_tail[has_any] = is_single[stops[has_any] - 1]
+        tails = np.zeros(len(stops), dtype=np.int64)
+        tails[has_tail] = paths.blocks[stops[has_tail] - 1]
+        columns = (paths.row, paths.blocks, starts, stops - has_tail, tails)
+        return tuple(column.tolist() for column in columns)
 
 
 def _step_request(cascade: Cascade, path: list[tuple[int, int]]) -> int:
