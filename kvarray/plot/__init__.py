@@ -2,6 +2,16 @@
 
 from kvarray.plot.curve import plot_curve
 from kvarray.plot.figure import new_figure, save_figure
+from kvarray.plot.tiers import plot_gain, plot_policies
 from kvarray.plot.transfer import plot_schedule, plot_sweep, plot_timeline
 
-__all__ = ["new_figure", "plot_curve", "plot_schedule", "plot_sweep", "plot_timeline", "save_figure"]
+__all__ = [
+    "new_figure",
+    "plot_curve",
+    "plot_gain",
+    "plot_policies",
+    "plot_schedule",
+    "plot_sweep",
+    "plot_timeline",
+    "save_figure",
+]
