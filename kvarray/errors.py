@@ -7,7 +7,15 @@ Every error leaves the object it came from as it was before the call.
 
 from collections.abc import Iterable
 
-__all__ = ["BlockStateError", "CapacityError", "InvariantError", "KVArrayError", "OversizeError", "TraceError", "TransferError"]
+__all__ = [
+    "BlockStateError",
+    "CapacityError",
+    "InvariantError",
+    "KVArrayError",
+    "OversizeError",
+    "TraceError",
+    "TransferError",
+]
 
 
 class KVArrayError(Exception):

@@ -184,9 +184,7 @@ class Candidates:
     def filed(self) -> dict[int, Any]:
         """Return the candidates and the keys under which they are filed."""
         self._file_noted()
-        return {
-            node: key for key, _, node, serial in (*self._queue, *self._heap) if self._filed_items[node] == serial
-        }
+        return {node: key for key, _, node, serial in (*self._queue, *self._heap) if self._filed_items[node] == serial}
 
     def keys(self, rows: Ids) -> dict[int, Any]:
         """Return the present keys of nodes."""

@@ -88,9 +88,7 @@ def check_locks(nodes: Nodes, locks: Mapping[int, int], pins: Sequence[tuple[int
                 raise InvariantError(f"R6: node {node} counts {nodes.lock_count[node]} locks, it has {counts[node]}")
             counts[nodes.parent[node]] += counts[node]
     if set(locks.values()) - set(rows.tolist()):
-        raise InvariantError(
-            f"R6: locks on rows that hold no node: {sorted(set(locks.values()) - set(rows.tolist()))}"
-        )
+        raise InvariantError(f"R6: locks on rows that hold no node: {sorted(set(locks.values()) - set(rows.tolist()))}")
     latest = 4 * tick + 3
     _fail("R11: stamps in the future", rows, nodes.columns["last_use"][rows] > latest)
     _fail("R11: made after their last use", rows, nodes.columns["created"][rows] > nodes.columns["last_use"][rows])
@@ -111,9 +109,7 @@ def check_counts(stats: TreeStats, nodes: Nodes) -> None:
             f"{cached - protected}, and room for {nodes.capacity}"
         )
     if stats.inserted_tokens - stats.evicted_tokens != cached:
-        raise InvariantError(
-            f"R12: inserted {stats.inserted_tokens}, evicted {stats.evicted_tokens}, cached {cached}"
-        )
+        raise InvariantError(f"R12: inserted {stats.inserted_tokens}, evicted {stats.evicted_tokens}, cached {cached}")
 
 
 def _fail(rule: str, rows: Ids, is_wrong: Flags) -> None:

@@ -460,9 +460,7 @@ class RadixTree:
         lengths = np.diff(bounds)
         value_bounds = lengths_to_offsets(self._num_values(lengths))
         numbers = self._check_values(values, int(value_bounds[-1]))
-        ranks = as_ints(
-            "priorities", priorities if priorities is not None else np.zeros(len(lengths), dtype=np.int64)
-        )
+        ranks = as_ints("priorities", priorities if priorities is not None else np.zeros(len(lengths), dtype=np.int64))
         if len(ranks) != len(lengths):
             raise ValueError(f"priorities must be one per prompt, {len(lengths)}: got {len(ranks)}")
 
