@@ -229,7 +229,7 @@ def economics(
     num_layers: int = 80,
     num_kv_heads: int = 8,
     head_dim: int = 128,
-    context_tokens: int = 128 * 2**10,
+    context_tokens: int = 128 * 1024,
     dtypes: Sequence[str] = ("fp16", "fp8", "int4"),
 ) -> Scenario:
     """Count the bytes of a token and of a long sequence in several number formats.
@@ -240,7 +240,7 @@ def economics(
     81920
     """
     model = ModelSpec.from_fields(name, num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim)
-    length = f"{context_tokens // 2**10}k"
+    length = f"{context_tokens // 1024}k"
     per_token = {dtype: model.bytes_per_token(dtype=dtype) for dtype in dtypes}
     gib = {dtype: model.bytes_per_sequence(context_tokens, dtype=dtype) / 2**30 for dtype in dtypes}
     return Scenario(
