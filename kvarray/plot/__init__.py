@@ -3,7 +3,7 @@
 from kvarray.plot.curve import plot_curve
 from kvarray.plot.demo import plot_bars, plot_scenario, plot_tier_access, plot_tree
 from kvarray.plot.figure import new_figure, save_figure
-from kvarray.plot.transfer import plot_schedule, plot_sweep
+from kvarray.plot.transfer import plot_schedule, plot_sweep, plot_timeline
 
 __all__ = [
     "new_figure",
@@ -13,6 +13,7 @@ __all__ = [
     "plot_schedule",
     "plot_sweep",
     "plot_tier_access",
+    "plot_timeline",
     "plot_tree",
     "save_figure",
 ]
