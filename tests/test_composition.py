@@ -220,7 +220,7 @@ def test_what_a_prompt_finds_does_not_go_to_make_room_for_its_rest():
 
 def test_a_tree_over_a_pool_needs_values_and_whole_blocks():
     pool = BlockAllocator(2)
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError, match="tree must keep a value per page"):
         admit_to_tree(RadixTree(8), pool, [1, 2])
     with pytest.raises(TypeError, match="tokens"):
         admit_to_tree(tree_over(pool, block_size=1), pool, [0.5])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import kvarray.demo
+from kvarray import RadixTree
 from kvarray.cli import main
 from kvarray.demo import SCENARIOS, mechanisms
 from kvarray.demo.scenario import Scenario
@@ -291,6 +292,15 @@ def test_pictures(tmp_path, capsys):
         content = (tmp_path / "one" / name).read_bytes()
         assert content[:8] == b"\x89PNG\r\n\x1a\n"
         assert content == (tmp_path / "two" / "below" / name).read_bytes()
+
+
+def test_pictures_of_nothing():
+    pytest.importorskip("matplotlib")
+    from kvarray.plot import plot_bars, plot_tree
+
+    assert plot_tree(RadixTree(4)).axes
+    with pytest.raises(ValueError, match="bars must have one series or more"):
+        plot_bars({}, label="blocks")
 
 
 # --- light

@@ -49,6 +49,8 @@ def admit_to_tree(tree: RadixTree, pool: BlockAllocator, tokens: ArrayLike) -> t
 
     Raises
     ------
+    TypeError, ValueError
+        If the tokens are malformed, or the tree keeps no value per page.
     CapacityError
         If free blocks and those that no lock protects are too few. Only recency has changed then.
 
@@ -61,10 +63,12 @@ def admit_to_tree(tree: RadixTree, pool: BlockAllocator, tokens: ArrayLike) -> t
     (array([0, 2]), 1)
     """
     array = as_ints("tokens", tokens, low=0)
+    if tree.values_per != "page":
+        raise ValueError(f"tree must keep a value per page, as of tree_over: it keeps {tree.values_per}")
     path = tree.lock(array)  # what is found must not go to make room for the rest
     try:
         known = tree.peek(array).values
-        assert known is not None  # the tree keeps values
+        assert known is not None
         missing = len(array) // tree.page_size - len(known)
         short = missing - pool.num_available
         if short * tree.page_size > tree.evictable_tokens:

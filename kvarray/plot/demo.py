@@ -139,7 +139,11 @@ def plot_bars(bars: Mapping[str, Mapping[str, float]], *, label: str, title: str
     ------
     ImportError
         If matplotlib is not installed.
+    ValueError
+        If there is no series.
     """
+    if not bars:
+        raise ValueError("bars must have one series or more: got none")
     figure, axes = new_figure()
     groups = list(next(iter(bars.values())))
     width = 0.8 / len(bars)
