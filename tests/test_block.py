@@ -362,7 +362,7 @@ def test_19_forks_that_append_copy_the_block_that_is_not_full():
 def test_20_a_write_in_place_drops_the_hash():
     table = table_of(4)
     handle = admit(table, 8, [71, 72])
-    assert len(table.write(handle, [5])) == 0
+    assert len(table.write(handle, [5]).source) == 0
     assert table.allocator.lookup([71, 72]).tolist() == [0, -1]
     assert table.num_hashed(handle).tolist() == [1]
 

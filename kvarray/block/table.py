@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,8 +46,7 @@ _ROW_BITS = 32
 _GENERATION = 1 << _ROW_BITS  # what the handles of two sequences that follow each other in a row differ by
 
 
-@dataclass(frozen=True, eq=False)
-class Admission:
+class Admission(NamedTuple):
     """Sequences that were admitted.
 
     Parameters
@@ -65,8 +64,7 @@ class Admission:
     hit_tokens: Ids
 
 
-@dataclass(frozen=True, eq=False)
-class Copies:
+class Copies(NamedTuple):
     """Blocks to copy before the tokens of a call are written, each to its own target.
 
     Parameters
@@ -77,10 +75,6 @@ class Copies:
 
     source: Ids
     target: Ids
-
-    def __len__(self) -> int:
-        """Return how many blocks are to be copied."""
-        return len(self.source)
 
 
 @dataclass(frozen=True)
@@ -195,6 +189,8 @@ class BlockTable:
         # Views for single items: indexing a memoryview takes a third of the time of indexing an array.
         self._cell_items = self._cells.data
         self._token_items = self._num_tokens.data
+        self._num_hashed_items = self._num_hashed.data
+        self._last_hash_items = self._last_hash.data
         self._ticket_items = self._ticket.data
         self._free_row_items = self._free_rows.data
         self._admitted = self._block_queries = self._block_hits = self._copies = self._collisions = 0
@@ -411,7 +407,7 @@ class BlockTable:
         old_blocks, num_blocks = self._blocks_for(old), self._blocks_for(new)
         self._check_size(num_blocks)
         is_written = (counts > 0) & (old % self._block_size > 0)  # sequences that write to their last block
-        tails = rows[is_written] * self._width + old_blocks[is_written] - 1
+        tails = (rows * self._width + old_blocks - 1)[is_written]
         is_copied = self._is_copied(tails)
         num_new = num_blocks - old_blocks
         num_copies = int(np.count_nonzero(is_copied))
@@ -424,14 +420,17 @@ class BlockTable:
         self._check_capacity(total, "append")
 
         taken = self._pool.take(total)
-        is_target = np.zeros(total, dtype=np.bool_)  # a sequence's first new block, where its last one is copied
-        if num_copies:
+        targets = taken[:0]
+        if num_copies:  # the first new block of a sequence is the copy of its last one
+            is_target = np.zeros(total, dtype=np.bool_)
             is_target[(np.cumsum(num_new) - num_new)[is_written][is_copied]] = True
-        copies = self._copy(tails, is_copied, taken[is_target])
-        if total > num_copies:
-            grows = np.flatnonzero(num_blocks > old_blocks)
-            first = rows[grows] * self._width + old_blocks[grows]
-            self._cells[ranges(first, (num_blocks - old_blocks)[grows])] = taken[~is_target]
+            targets, taken = taken[is_target], taken[~is_target]
+        copies = self._copy(tails, is_copied, targets)
+        if len(taken):
+            added = num_blocks - old_blocks
+            grows = np.flatnonzero(added)
+            cells = rows[grows] * self._width + old_blocks[grows]
+            self._cells[cells if len(cells) == len(taken) else ranges(cells, added[grows])] = taken
         self._num_tokens[rows] = new
         if naming is not None:
             self._name(rows, *naming)
@@ -659,20 +658,18 @@ class BlockTable:
         if counts.shape != (1,) or counts.dtype != np.int64 or hashes.ndim != 1:
             return None
         num_hashes = len(hashes)
-        if num_hashes and (hashes.dtype != np.uint64 or np.count_nonzero(hashes) < num_hashes):
+        if num_hashes and (hashes.dtype != np.uint64 or hash_offsets is None):
             return None
-        if hash_offsets is None:
-            if num_hashes:
-                return None
-        elif np.asarray(hash_offsets).tolist() != [0, num_hashes]:
+        if hash_offsets is not None and np.asarray(hash_offsets).tolist() != [0, num_hashes]:
             return None
+        keys: list[int] = hashes.tolist()
         size = self._block_size
-        count = int(counts[0])
+        count = counts.item()
         num_blocks = -(-count // size)
-        if count < 1 or num_hashes > count // size or num_blocks > self._width or self._num_free_rows == 0:
+        if count < 1 or 0 in keys or num_hashes > count // size or num_blocks > self._width or self._num_free_rows == 0:
             return None
         given = self._pool.admit_one(
-            hashes, limit=(count - self._uncached) // size, num_blocks=num_blocks, watermark=self._watermark
+            hashes, keys, limit=(count - self._uncached) // size, num_blocks=num_blocks, watermark=self._watermark
         )
         if given is None:
             return None
@@ -685,8 +682,8 @@ class BlockTable:
         self._cell_items[row * self._width : row * self._width + num_blocks] = array(self._cell_items.format, blocks)
         self._token_items[row] = count
         if num_hashes:
-            self._num_hashed[row] = num_hashes
-            self._last_hash[row] = hashes[-1]
+            self._num_hashed_items[row] = num_hashes
+            self._last_hash_items[row] = keys[-1]
         self._admitted += 1
         self._block_queries += num_hashes
         self._block_hits += num_hits
@@ -697,7 +694,7 @@ class BlockTable:
         """Free one sequence of a plain pool as `free` does; False for several, and where it would refuse."""
         if handles.shape != (1,) or handles.dtype != np.int64:
             return False
-        handle = int(handles[0])
+        handle = handles.item()
         row = handle & (_GENERATION - 1)
         if handle < 0 or row >= self._num_rows or self._ticket_items[row] != handle:
             return False
@@ -710,8 +707,8 @@ class BlockTable:
 
         self._ticket_items[row] = -(handle + _GENERATION)
         self._token_items[row] = 0
-        self._num_hashed[row] = 0
-        self._last_hash[row] = NO_HASH
+        self._num_hashed_items[row] = 0
+        self._last_hash_items[row] = 0
         self._free_row_items[self._num_free_rows] = row
         self._num_free_rows += 1
         return True
