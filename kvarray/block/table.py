@@ -35,7 +35,7 @@ from kvarray.arrays import (
 )
 from kvarray.block.admission import Content, Plan, plan_run
 from kvarray.block.allocator import BlockAllocator
-from kvarray.block.pool import FEW, keep_first, refuse_ids
+from kvarray.block.pool import keep_first, refuse_ids
 from kvarray.block.saving import Snapshot, load_snapshot, replace_state, save_snapshot
 from kvarray.errors import CapacityError, InvariantError, OversizeError
 from kvarray.ragged import lengths_to_offsets, ranges, ranks
@@ -700,10 +700,7 @@ class BlockTable:
             return False
         start = row * self._width
         end = start - (-self._token_items[row] // self._block_size)
-        if end - start > FEW:
-            self._pool.drop(self._cells[start:end][::-1])
-        elif not self._pool.drop_few(self._cell_items[start:end].tolist()[::-1]):
-            return False
+        self._pool.drop(self._cells[start:end][::-1])
 
         self._ticket_items[row] = -(handle + _GENERATION)
         self._token_items[row] = 0
