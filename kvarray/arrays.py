@@ -30,6 +30,8 @@ __all__ = [
     "Hashes",
     "Ids",
     "Seconds",
+    "as_amount",
+    "as_amounts",
     "as_floats",
     "as_hashes",
     "as_ids",
@@ -38,6 +40,7 @@ __all__ = [
     "as_positive_int",
     "as_real",
     "as_uint64",
+    "check_broadcast",
     "check_offsets",
     "check_same_length",
     "refuse",
@@ -60,6 +63,7 @@ NO_HASH = np.uint64(0)
 """Hash of a block that has none."""
 
 _SHOWN = 5  # offending places that a message lists
+_LARGEST_AMOUNT = 1e60
 
 
 def refuse(name: str, rule: str, bad: Flags, values: NDArray[Any]) -> None:
@@ -130,6 +134,10 @@ def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int |
     array([3, 0, 2])
     """
     array = np.asarray(values)
+    if array.dtype.kind == "f" and not isinstance(values, np.ndarray):
+        array = np.asarray(values, dtype=object)  # beside smaller ones, an integer of 2^63 or more makes floats of all
+        if not all(type(item) is int for item in array.flat):
+            array = np.asarray(values)
     if array.dtype != np.int64:
         array = _cast_ints(name, array)
     if array.ndim != 1:
@@ -150,7 +158,7 @@ def _cast_ints(name: str, array: NDArray[Any]) -> Ids:
         refuse(name, "be less than 2^63", array > np.uint64(2**63 - 1), array)
     elif array.dtype.kind != "i":
         if array.dtype == object and all(type(item) is int for item in array.flat):
-            raise ValueError(f"{name} must fit 64 bits: got {array.flat[0]}, ...")
+            refuse(name, "fit 64 bits", (array < -(2**63)) | (array >= 2**63), array)
         raise TypeError(f"{name} must be integers: got {array.dtype} values such as {array.flat[0]!r}")
     return array.astype(np.int64)
 
@@ -270,6 +278,27 @@ def as_floats(
     return array
 
 
+def as_amounts(name: str, values: ArrayLike, *, low: float = -np.inf, open_low: bool = False) -> Seconds:
+    """Return `values` as float64 amounts that can be multiplied, divided, squared and summed without overflow.
+
+    The rules are those of `as_floats`, and besides no amount is larger than 1e60 or, where `low` is refused, smaller
+    than 1e-60: whatever is measured in seconds, bytes, tokens or rates of them is far within.
+
+    Examples
+    --------
+    >>> as_amounts("work_s", [1.0, 1e300])
+    Traceback (most recent call last):
+        ...
+    ValueError: work_s must be 1e+60 or less: work_s[1] = 1e+300
+    """
+    array = as_floats(name, values, low=low, open_low=open_low)
+    if array.size and max(array.max(), -array.min()) > _LARGEST_AMOUNT:
+        refuse(name, f"be {_LARGEST_AMOUNT:g} or less", np.abs(array) > _LARGEST_AMOUNT, array)
+    if open_low and array.size and array.min() < low + 1.0 / _LARGEST_AMOUNT:
+        refuse(name, f"be {low + 1.0 / _LARGEST_AMOUNT:g} or more", array < low + 1.0 / _LARGEST_AMOUNT, array)
+    return array
+
+
 def as_int(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
     """Return `value` as an int in ``[low, high)``.
 
@@ -322,6 +351,19 @@ def as_real(name: str, value: object, *, low: float = -np.inf, open_low: bool = 
     return float(array)
 
 
+def as_amount(name: str, value: object, *, low: float = -np.inf, open_low: bool = False) -> float:
+    """Return `value` as a float; the rules are those of `as_amounts`.
+
+    Examples
+    --------
+    >>> as_amount("latency_s", 2e-6, low=0.0)
+    2e-06
+    """
+    number = as_real(name, value, low=low, open_low=open_low)
+    as_amounts(name, number, low=low, open_low=open_low)
+    return number
+
+
 def check_same_length(**arrays: NDArray[Any]) -> None:
     """Raise `ValueError` unless all arrays have the same length.
 
@@ -335,6 +377,31 @@ def check_same_length(**arrays: NDArray[Any]) -> None:
     lengths = [len(array) for array in arrays.values()]
     if lengths.count(lengths[0]) < len(lengths):
         raise ValueError(f"{' and '.join(arrays)} must have the same length: got {' and '.join(map(str, lengths))}")
+
+
+def check_broadcast(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that shapes broadcast to, or raise `ValueError`.
+
+    Parameters
+    ----------
+    names : str
+        The arguments, for the message.
+    *shapes : tuple of int
+        Their shapes.
+
+    Examples
+    --------
+    >>> check_broadcast("work_s and ready_s", (3, 1), (4,))
+    (3, 4)
+    >>> check_broadcast("work_s and ready_s", (3,), (4,))
+    Traceback (most recent call last):
+        ...
+    ValueError: work_s and ready_s must broadcast: got (3,) and (4,)
+    """
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(f"{names} must broadcast: got {' and '.join(map(str, shapes))}") from None
 
 
 def check_offsets(name: str, offsets: Ids, num_values: int) -> None:

@@ -7,7 +7,15 @@ Every error leaves the object it came from as it was before the call.
 
 from collections.abc import Iterable
 
-__all__ = ["BlockStateError", "CapacityError", "InvariantError", "KVArrayError", "OversizeError", "TraceError"]
+__all__ = [
+    "BlockStateError",
+    "CapacityError",
+    "InvariantError",
+    "KVArrayError",
+    "OversizeError",
+    "TraceError",
+    "TransferError",
+]
 
 
 class KVArrayError(Exception):
@@ -68,3 +76,24 @@ class InvariantError(KVArrayError):
 
 class TraceError(KVArrayError, ValueError):
     """A trace file or record does not hold what it should; the message names file, line, field and value."""
+
+
+class TransferError(KVArrayError):
+    """Blocks have no way to their destination: every stream has failed before they were through.
+
+    Parameters
+    ----------
+    message : str
+        What happened, and the first blocks left behind.
+    ids : iterable of int
+        Indices of all blocks left behind in some world, ascending.
+
+    Examples
+    --------
+    >>> TransferError("all streams failed with block 3 to go", ids=[3]).ids
+    (3,)
+    """
+
+    def __init__(self, message: str, *, ids: Iterable[int]) -> None:
+        super().__init__(message)
+        self.ids = tuple(int(i) for i in ids)

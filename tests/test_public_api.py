@@ -13,8 +13,9 @@ import kvarray
 
 # A module imports only modules that stand before it.
 LAYERS = [
-    "errors", "arrays", "units", "ragged", "index", "hashing", "timeline", "link", "economics", "policies", "trace",
-    "reuse", "block", "prefix", "tier", "migrate", "stepping", "deploy", "grid", "demo", "plot", "cli", "__main__",
+    "errors", "arrays", "units", "ragged", "index", "hashing", "fitting", "timeline", "link", "economics", "policies",
+    "trace", "reuse", "block", "prefix", "tier", "migrate", "stepping", "deploy", "grid", "demo", "plot", "cli",
+    "__main__",
 ]  # fmt: skip
 FOLDER = Path(kvarray.__file__).parent
 

@@ -1,5 +1,37 @@
 """Eviction orders: key functions first, those with queues of their own after them."""
 
-from kvarray.policies.keys import POLICIES, Columns, Keys, Policy, fifo, lfu, lru, smallest
+from kvarray.policies.keys import (
+    POLICIES,
+    Columns,
+    Keys,
+    Policy,
+    fifo,
+    filo,
+    lfu,
+    lru,
+    mru,
+    priority,
+    slru,
+    smallest,
+    tlru,
+)
+from kvarray.policies.queues import ORDERS, Order, order_maker
 
-__all__ = ["POLICIES", "Columns", "Keys", "Policy", "fifo", "lfu", "lru", "smallest"]
+__all__ = [
+    "ORDERS",
+    "POLICIES",
+    "Columns",
+    "Keys",
+    "Order",
+    "Policy",
+    "fifo",
+    "filo",
+    "lfu",
+    "lru",
+    "mru",
+    "order_maker",
+    "priority",
+    "slru",
+    "smallest",
+    "tlru",
+]

@@ -14,7 +14,13 @@ column          dtype    meaning
 ``created``     int64    tick at which the entry came in
 ``uses``        int64    number of uses so far
 ``priority``    int64    given by the caller; higher stays longer
+``length``      int64    size of the candidate (tokens of a leaf)
+``depth``       int64    size of its whole path, itself included
+``keep``        int64    what stays of that path when its next unit goes
+``reach``       int64    size of the longest path ever stored through it
 ==============  =======  =====================================================
+
+The functions here work on single integers as well as on arrays, which lets a mechanism rank one entry at a time.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +31,21 @@ from numpy.typing import NDArray
 
 from kvarray.arrays import Ids, refuse
 
-__all__ = ["POLICIES", "Columns", "Keys", "Policy", "fifo", "lfu", "lru", "smallest"]
+__all__ = [
+    "POLICIES",
+    "Columns",
+    "Keys",
+    "Policy",
+    "fifo",
+    "filo",
+    "lfu",
+    "lru",
+    "mru",
+    "priority",
+    "slru",
+    "smallest",
+    "tlru",
+]
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """Columns of the candidates, by name."""
@@ -55,6 +75,59 @@ def lfu(columns: Columns) -> Keys:
 def fifo(columns: Columns) -> Keys:
     """First in, first out: uses do not matter."""
     return columns["created"]
+
+
+def filo(columns: Columns) -> Keys:
+    """First in, last out: the newest entry goes."""
+    return -columns["created"]
+
+
+def mru(columns: Columns) -> Keys:
+    """Most recently used first, for scans longer than the cache."""
+    return -columns["last_use"]
+
+
+def priority(columns: Columns) -> Keys:
+    """Lowest priority first; among equals the least recently used."""
+    return columns["priority"], columns["last_use"]
+
+
+def slru(columns: Columns, *, protected_uses: int = 2) -> Keys:
+    """Segmented: entries of fewer than `protected_uses` uses first, each segment least recently used first.
+
+    Pass ``functools.partial(slru, protected_uses=3)`` for another threshold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> slru({"uses": np.array([1, 2]), "last_use": np.array([9, 4])})
+    (array([False,  True]), array([9, 4]))
+    """
+    return columns["uses"] >= protected_uses, columns["last_use"]
+
+
+def tlru(columns: Columns, *, threshold: int = 0, next_prompt: int = 0) -> Keys:
+    """Tail-safe first: what a conversation's next prefill can spare; then the least recently used.
+
+    A conversation of `reach` tokens whose next turn adds `next_prompt` meets its time to first token as long as at
+    most `threshold` tokens have to be computed; so ``reach + next_prompt - threshold`` tokens must stay and what
+    lies beyond is free to go. Pass ``functools.partial(tlru, threshold=4096, next_prompt=200)``; with the defaults
+    nothing is safe and the order is `lru`.
+
+    References
+    ----------
+    .. [1] Zhang, Li, Moallemi, Peng, "Tail-Optimized Caching for LLM Inference", 2025, arXiv:2510.15152.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> columns = {"reach": np.array([900, 80]), "keep": np.array([500, 0]), "last_use": np.array([1, 2])}
+    >>> tlru(columns, threshold=100)
+    (array([ True, False]), array([1, 2]))
+    """
+    # No maximum with 0 is needed: what stays is never negative, so a negative budget spares everything as 0 does.
+    is_needed = columns["keep"] < columns["reach"] + (next_prompt - threshold)
+    return is_needed, columns["last_use"]
 
 
 def smallest(keys: Keys, count: int) -> Ids:
@@ -103,5 +176,14 @@ def smallest(keys: Keys, count: int) -> Ids:
     return within[np.argsort(column[within], kind="stable")][:count]
 
 
-POLICIES: Mapping[str, Policy] = {"fifo": fifo, "lfu": lfu, "lru": lru}
+POLICIES: Mapping[str, Policy] = {
+    "fifo": fifo,
+    "filo": filo,
+    "lfu": lfu,
+    "lru": lru,
+    "mru": mru,
+    "priority": priority,
+    "slru": slru,
+    "tlru": tlru,
+}
 """Key functions by name, for traces, plots and the command line."""

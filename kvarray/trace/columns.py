@@ -177,7 +177,8 @@ class Columns:
     def unhashed_tokens(self) -> Ids:
         """Prompt tokens of each request that no block covers, shape (B,)."""
         full = np.maximum(self.block_counts - 1, 0) * (self._block_size or 0)
-        return self._input_tokens - full - self.last_block_tokens
+        rest: Ids = self._input_tokens - full - self.last_block_tokens
+        return rest
 
     def __eq__(self, other: object) -> bool:
         """Return whether block size, columns and names are equal."""
@@ -215,9 +216,12 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 def _as_block_ids(block_ids: ArrayLike) -> NDArray[Any]:
     """Return ids as int64, or as uint64 where that is what they are."""
     array = np.asarray(block_ids)
+    if isinstance(block_ids, list) and array.dtype.kind == "f":  # NumPy's dtype for a list of 1 and 2^63
+        is_unsigned = all(type(item) is int and 0 <= item < 2**64 for item in block_ids)
+        array = np.array(block_ids, dtype=np.uint64 if is_unsigned and block_ids else object)
     if array.dtype == np.uint64 and array.ndim == 1:
         return array
-    return as_ints("block_ids", array)
+    return as_ints("block_ids", block_ids)
 
 
 def _as_tokens(name: str, tokens: ArrayLike | None, rows: int) -> Ids:

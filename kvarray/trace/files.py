@@ -1,9 +1,10 @@
 """`read_trace` and `write_trace`: files, pipes and file objects in, files out."""
 
+import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from os import PathLike, fspath
+from os import PathLike, fsdecode
 from typing import IO, Any, Literal, Protocol, cast
 
 from kvarray.arrays import as_positive_int
@@ -87,8 +88,9 @@ def read_trace(
         raise ValueError(f"on_error must be 'raise' or 'skip': got {on_error!r}")
     with ExitStack() as stack:
         name, file = _open(path_or_file, stack)
-        source = _Source(name, file, progress)
-        source = source.unpacked()
+        source = _Source(name, file, progress).unpacked()
+        if not source.peek():
+            raise TraceError(f"{name}: an empty file")
         kind = format or _sniff(source)
         if kind == "npz":
             return _read_archive(source, block_size)
@@ -99,7 +101,7 @@ def _open(path_or_file: str | PathLike[str] | IO[Any], stack: ExitStack) -> tupl
     """Return a name for messages, and the open file."""
     if hasattr(path_or_file, "read"):
         return str(getattr(path_or_file, "name", "<file object>")), path_or_file
-    path = fspath(path_or_file)
+    path = fsdecode(path_or_file)
     if path == "-":
         return "<stdin>", getattr(sys.stdin, "buffer", sys.stdin)
     try:
@@ -133,6 +135,19 @@ class _Source:
         """Return the bytes that the next `read` will return."""
         self._ahead = self.read(_CHUNK)
         return self._ahead
+
+    def whole(self) -> IO[bytes]:
+        """Return a file that can seek and holds all that is there: the file itself if it is one, untouched so far."""
+        if isinstance(self._file, io.BufferedReader) and self._file.seekable():
+            size = self._file.seek(0, io.SEEK_END)
+            if self._progress is not None:
+                self._progress(size - len(self._ahead))
+            self._file.seek(0)
+            return self._file
+        pieces = []
+        while data := self.read(_CHUNK):
+            pieces.append(data)
+        return io.BytesIO(b"".join(pieces))
 
     def unpacked(self) -> "_Source":
         """Return the source of what this one packs, or itself."""
@@ -199,8 +214,6 @@ def _read_lines(source: _Source, kind: str, block_size: int | None, *, skip: boo
 
     log = SkipLog(source.name, skip=skip)
     reader: _Reader = (JsonLinesReader if kind == "jsonl" else TableReader)(log, block_size=block_size)
-    if not source.peek():
-        raise TraceError(f"{source.name}: an empty file")
     for text in _whole_lines(source):
         reader.feed(text)
     return reader.finish()
@@ -223,14 +236,9 @@ def _whole_lines(source: _Source) -> Iterator[bytes]:
 
 
 def _read_archive(source: _Source, block_size: int | None) -> Trace:
-    import io
-
     from kvarray.trace.archive import read_archive
 
-    pieces = []
-    while data := source.read(_CHUNK):
-        pieces.append(data)
-    return read_archive(source.name, io.BytesIO(b"".join(pieces)), block_size=block_size)
+    return read_archive(source.name, source.whole(), block_size=block_size)
 
 
 def write_trace(trace: Trace, path: str | PathLike[str], *, compressed: bool = False) -> None:
@@ -256,7 +264,7 @@ def write_trace(trace: Trace, path: str | PathLike[str], *, compressed: bool = F
     -----
     O(N). The same trace always gives the same bytes.
     """
-    target = fspath(path)
+    target = fsdecode(path)
     if target.lower().endswith(".npz"):
         from kvarray.trace.archive import write_archive
 
@@ -279,5 +287,5 @@ def write_trace(trace: Trace, path: str | PathLike[str], *, compressed: bool = F
             return
         import gzip
 
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
             packed.writelines(json_lines(trace))

@@ -6,7 +6,9 @@ the block's own content. Both are served, and the answer never depends on which 
 
 *Chained already.* When every id always has the same parent (the id before it, or the request's namespace at the
 head), an id determines its whole path: by induction from the head, two references of one id have the same parent,
-whose paths agree. A table of parents proves it, filled and compared in pieces that fit the processor's cache.
+whose paths agree. Ids given out in order of first appearance come in runs of consecutive ids, within which the parent
+of an id is the one below it. So a pass over the references finds the runs, and what is left to prove is about runs
+alone: the first id of a run always has the same parent, and is never within a run elsewhere.
 
 *Not chained.* Each reference gets a 64-bit key, the sum over its path of a mix of (id, depth, namespace), which a
 running sum yields for all at once. Equal prefixes have equal keys; that equal keys are equal prefixes is then proved,
@@ -14,6 +16,7 @@ not assumed, by the same table: one parent and one own id for each key. Should i
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +25,10 @@ from numpy.typing import NDArray
 from kvarray.arrays import Flags, Hashes, Ids
 from kvarray.ragged import ranks
 
-__all__ = ["Identity", "join_ids", "mix", "prefix_identity", "stream_identity", "unite_ids"]
+__all__ = ["Identity", "join_ids", "mix", "number_keys", "prefix_identity", "stream_identity", "unite_ids"]
 
-_PIECE = 1 << 16  # references handled at once: temporaries stay in the processor's cache
+_PIECE = 1 << 17  # references handled at once: temporaries stay in the processor's cache
+_LONG = 128  # blocks of a request from which a look at an earlier one is cheaper than a sort
 _UNSET = -1  # parent of an id not seen yet
 _HEAD = -2  # parent of a head in the first namespace; those of others are below it
 _SEEDS = tuple(range(8))
@@ -63,7 +67,7 @@ def prefix_identity(
 
     Notes
     -----
-    O(N); about 2 ns a reference for ids that are chained already, some 60 ns for others, which are sorted once.
+    O(N) for ids that are chained already, about 2 ns a reference; others are sorted once, about 60 ns a reference.
 
     Examples
     --------
@@ -71,14 +75,15 @@ def prefix_identity(
     array([0, 1, 2, 3])
     """
     codes = None if namespace is None else np.unique(namespace, return_inverse=True)[1].astype(np.int64)
-    if _is_compact(block_ids):
+    limit = _compact_limit(block_ids)
+    if limit is not None:
         ids = block_ids.view(np.int64)
-        count = _count_if_chained(ids, offsets, codes)
+        count = _count_if_chained(ids, limit, offsets, codes)
         if count is not None:
-            return Identity(ids, int(ids.max(initial=-1)) + 1, count)
+            return Identity(ids, limit, count)
     for seed in _SEEDS:
-        found = _number(_path_keys(block_ids, offsets, codes, seed, mixer or mix))
-        if _is_function(found, block_ids) and _count_if_chained(found.ids, offsets, codes) is not None:
+        found = _number_paths(_path_keys(block_ids, offsets, codes, seed, mixer or mix), offsets)
+        if _is_function(found, block_ids) and _count_if_chained(found.ids, found.limit, offsets, codes) is not None:
             return found
     raise RuntimeError("different prefixes have equal 64-bit keys for every seed: a bug of the mixer")
 
@@ -93,21 +98,24 @@ def stream_identity(block_ids: NDArray[Any], offsets: Ids, *, namespace: Ids | N
     """
     if namespace is not None:
         codes = np.unique(namespace, return_inverse=True)[1].astype(np.int64)
-        block_ids = _number(block_ids).ids * (codes.max(initial=0) + 1)
+        block_ids = number_keys(block_ids).ids * (codes.max(initial=0) + 1)
         block_ids += np.repeat(codes, np.diff(offsets))
-    if not _is_compact(block_ids):
-        return _number(block_ids)
+    limit = _compact_limit(block_ids)
+    if limit is None:
+        return number_keys(block_ids)
     ids = block_ids.view(np.int64)
-    is_used = np.zeros(int(ids.max(initial=-1)) + 1, dtype=np.bool_)
-    is_used[ids] = True
-    return Identity(ids, len(is_used), int(np.count_nonzero(is_used)))
+    cover = _Cover(limit, len(ids))
+    for run in _runs(ids, offsets, None):
+        cover.add(run.first, run.last)
+    return Identity(ids, limit, int(np.count_nonzero(cover.is_covered())))
 
 
-def _is_compact(block_ids: NDArray[Any]) -> bool:
-    """Return whether the ids can index a table as they are."""
+def _compact_limit(block_ids: NDArray[Any]) -> int | None:
+    """Return the number that all ids lie below, or None if they cannot index a table as they are."""
     if not len(block_ids):
-        return True
-    return bool(block_ids.min() >= 0 and block_ids.max() < 2 * len(block_ids) + (1 << 16))
+        return 0
+    limit = int(block_ids.view(np.uint64).max()) + 1  # negative ids are the largest
+    return limit if limit <= 2 * len(block_ids) + (1 << 16) else None
 
 
 def _pieces(offsets: Ids) -> Iterator[tuple[slice, slice]]:
@@ -120,28 +128,80 @@ def _pieces(offsets: Ids) -> Iterator[tuple[slice, slice]]:
         start = stop
 
 
-def _count_if_chained(ids: Ids, offsets: Ids, codes: Ids | None) -> int | None:
-    """Return the number of distinct ids if each has one parent, else None.
+class _Runs(NamedTuple):
+    """Runs of consecutive ids within requests: first and last id of each, and the parent of the first."""
 
-    A reference mostly repeats what its id has shown before, so that reading the table and comparing settles it; only
-    ids that are new to a piece are written.
-    """
-    parents = np.full(int(ids.max(initial=-1)) + 1, _UNSET, dtype=np.int64)
-    for requests, references in _pieces(offsets):
+    first: Ids
+    last: Ids
+    parent: Ids
+
+
+def _runs(ids: Ids, offsets: Ids, codes: Ids | None) -> Iterator[_Runs]:
+    """Yield the runs of the ids, piece by piece."""
+    pieces = list(_pieces(offsets))
+    room = max((references.stop - references.start for _, references in pieces), default=0)
+    steps = np.zeros(room, dtype=np.int64)  # both are used again for each piece: fresh memory costs more than the work
+    is_first = np.empty(room, dtype=np.bool_)
+    for requests, references in pieces:
         own = ids[references]
-        given = np.empty_like(own)
-        given[1:] = own[:-1]
+        if not len(own):
+            continue
         heads = offsets[requests] - references.start
         has_any = heads < offsets[requests.start + 1 : requests.stop + 1] - references.start
-        given[heads[has_any]] = _HEAD if codes is None else _HEAD - codes[requests][has_any]
-        fresh = np.flatnonzero(parents[own] != given)
-        own, given = own[fresh], given[fresh]
-        if (parents[own] != _UNSET).any():
+        heads = heads[has_any]
+        np.subtract(own[1:], own[:-1], out=steps[1 : len(own)])
+        np.not_equal(steps[: len(own)], 1, out=is_first[: len(own)])
+        is_first[heads] = True
+
+        places = np.flatnonzero(is_first[: len(own)])
+        parent = own[places - 1]
+        parent[np.searchsorted(places, heads)] = _HEAD if codes is None else _HEAD - codes[requests][has_any]
+        last = np.empty_like(parent)
+        last[:-1] = own[places[1:] - 1]
+        last[-1] = own[-1]
+        yield _Runs(own[places], last, parent)
+
+
+class _Cover:
+    """Which of the ids below a limit lie in one of many ranges: steps up and down, summed once at the end."""
+
+    def __init__(self, limit: int, most: int) -> None:
+        self._dtype = _narrowest(most)
+        self._steps = np.zeros(limit + 1, dtype=self._dtype)
+
+    def add(self, first: Ids, last: Ids) -> None:
+        """Add the ranges ``first .. last``, which are empty where last is first - 1."""
+        np.add.at(self._steps, first, self._dtype(1))
+        np.add.at(self._steps, last + 1, self._dtype(-1))
+
+    def is_covered(self) -> Flags:
+        """Return a flag for each id; nothing can be added afterwards."""
+        np.cumsum(self._steps, dtype=self._dtype, out=self._steps)
+        return self._steps[:-1] > 0
+
+
+def _narrowest(limit: int) -> type[np.int32] | type[np.int64]:
+    """Return the dtype for numbers up to a limit: tables of half the size are several times as fast when fresh."""
+    return np.int32 if limit < 2**31 else np.int64
+
+
+def _count_if_chained(ids: Ids, limit: int, offsets: Ids, codes: Ids | None) -> int | None:
+    """Return the number of distinct ids, all below `limit`, if each has one parent, else None."""
+    parents = np.full(limit, _UNSET, dtype=_narrowest(max(limit, len(offsets))))  # of the first ids of runs
+    rests = _Cover(limit, len(ids))  # ids in runs after the first
+    for run in _runs(ids, offsets, codes):
+        known = parents[run.first]
+        fresh = np.flatnonzero(known != run.parent)
+        if (known[fresh] != _UNSET).any():
             return None
-        parents[own] = given
-        if (parents[own] != given).any():
+        first, parent = run.first[fresh], run.parent[fresh]
+        parents[first] = parent
+        if (parents[first] != parent).any():  # two of this piece
             return None
-    return int(np.count_nonzero(parents != _UNSET))
+        rests.add(run.first + 1, run.last)
+    is_rest = rests.is_covered()
+    is_first = parents != _UNSET
+    return None if (is_rest & is_first).any() else int(np.count_nonzero(is_rest | is_first))
 
 
 def _is_function(found: Identity, block_ids: NDArray[Any]) -> bool:
@@ -187,12 +247,86 @@ def _path_keys(block_ids: NDArray[Any], offsets: Ids, codes: Ids | None, seed: i
     return keys
 
 
-def _number(keys: NDArray[Any]) -> Identity:
-    """Return numbers of the distinct keys in order of first appearance."""
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return Identity(rank[inverse], len(first), len(first))
+def number_keys(keys: NDArray[Any], *, mixer: Mixer | None = None) -> Identity:
+    """Return numbers of the distinct keys in order of first appearance.
+
+    Parameters
+    ----------
+    keys : ndarray of int64 or uint64, shape (N,)
+    mixer : callable, optional
+        Scatters the keys; default `mix`. The answer does not depend on it.
+
+    Returns
+    -------
+    Identity
+
+    Notes
+    -----
+    One sort of words that hold a hash of the key in their upper bits and its position below: sorting words alone is
+    several times as fast as sorting positions by key. Keys that share a hash are told apart afterwards.
+
+    Examples
+    --------
+    >>> number_keys(np.array([70, -5, 70, 9])).ids
+    array([0, 1, 0, 2])
+    """
+    size = len(keys)
+    if not size:
+        return Identity(np.empty(0, dtype=np.int64), 0, 0)
+    width = np.uint64((size - 1).bit_length())
+    words = (mixer or mix)(keys.view(np.uint64))
+    words >>= width
+    words <<= width
+    words |= np.arange(size, dtype=np.uint64)
+    words.sort()
+
+    positions = (words & ((np.uint64(1) << width) - np.uint64(1))).view(np.int64)
+    words >>= width
+    is_first = np.empty(size, dtype=np.bool_)
+    is_first[0] = True
+    np.not_equal(words[1:], words[:-1], out=is_first[1:])
+    del words
+    leaders = np.empty(size, dtype=np.int64)  # for each position, the first one of the same key
+    leaders[positions] = np.repeat(positions[is_first], np.diff(np.flatnonzero(is_first), append=size))
+    del positions, is_first
+
+    misled = np.flatnonzero(keys != keys[leaders])
+    if len(misled):
+        members = np.flatnonzero(np.isin(leaders, leaders[misled]))
+        _, first, inverse = np.unique(keys[members], return_index=True, return_inverse=True)
+        leaders[members] = members[first][inverse]
+    numbers = np.cumsum(leaders == np.arange(size)) - 1
+    return Identity(numbers[leaders], int(numbers[-1]) + 1, int(numbers[-1]) + 1)
+
+
+def _number_paths(keys: Hashes, offsets: Ids) -> Identity:
+    """Return the same as `number_keys`, faster where long requests repeat earlier ones from their head.
+
+    What a request has in common with an earlier one is copied from there, as a slice; only the rest is sorted. The
+    earlier request is looked up by the keys at depths 1, 2, 4, ..., deepest first. Which one is found is a matter of
+    speed alone, since only references whose keys are equal are copied.
+    """
+    if len(keys) < _LONG * (len(offsets) - 1):
+        return number_keys(keys)
+    leaders = np.arange(len(keys))  # an earlier reference with an equal key, where one is known
+    row_at: dict[int, tuple[int, int]] = {}
+    probes = (1 << np.arange(63)) - 1
+    for start, stop in pairwise(offsets.tolist()):
+        row = keys[start:stop]
+        seen = row[probes[: (stop - start).bit_length()]].tolist()
+        known = next((row_at[key] for key in reversed(seen) if key in row_at), None)
+        if known is not None:
+            shared = min(known[1] - known[0], stop - start)
+            differs = row[:shared] != keys[known[0] : known[0] + shared]
+            first = int(differs.argmax())
+            shared = first if differs[first] else shared
+            leaders[start : start + shared] = leaders[known[0] : known[0] + shared]
+        row_at.update(dict.fromkeys(seen, (start, stop)))
+    rest = np.flatnonzero(leaders == np.arange(len(keys)))
+    found = number_keys(keys[rest])
+    numbers = np.empty(len(keys), dtype=np.int64)
+    numbers[rest] = found.ids
+    return found._replace(ids=numbers[leaders])
 
 
 def unite_ids(bits: Ids, is_large: Flags) -> Ids:
@@ -205,9 +339,9 @@ def unite_ids(bits: Ids, is_large: Flags) -> Ids:
     is_large : ndarray of bool, shape (N,)
         True where the bits stand for a value of 2^63 or more.
     """
-    numbers = _number(bits).ids * 2
+    numbers = number_keys(bits).ids * 2
     numbers += is_large
-    return _number(numbers).ids
+    return number_keys(numbers).ids
 
 
 def join_ids(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
