@@ -46,7 +46,8 @@ def ids_of(table, handles):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"policy": "random"}, "policy must be a function or one of fifo, lfu, lru: got 'random'"),
+        ({"policy": "random"}, r"policy must be a function or one of fifo, .*lru.*: got 'random'"),
+        ({"policy": "priority"}, "policy must read columns that blocks have .* reads 'priority'"),
         ({"policy": lambda columns: columns["color"]}, r"policy must read columns that blocks have .* reads 'color'"),
         ({"release_order": "front"}, "release_order must be one of unhashed_first, all_to_tail: got 'front'"),
         ({"removed_at": "never"}, "removed_at must be one of last_copy, every_copy"),
