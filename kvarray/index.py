@@ -350,7 +350,7 @@ class HashIndex:
     def _hang(self, keys: list[int], rows: list[int], links: list[int]) -> None:
         """Hang each row on the last link of its chain, seeking from its link on."""
         nexts, link_of, key_of, num_buckets = self._link_items, self._link_of_items, self._key_items, self._num_buckets
-        for key, row, link in zip(keys, rows, links, strict=True):
+        for key, row, link in zip(keys, rows, links, strict=False):
             met = nexts[link]
             while met >= 0:
                 link = met + num_buckets

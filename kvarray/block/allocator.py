@@ -76,7 +76,8 @@ class BlockAllocator:
         `kvarray.policies.POLICIES`, or a key function of the caller's own, chooses among the cached blocks the ones
         with the smallest keys, after all free blocks. It may read the columns ``last_use`` (tick at which a block was
         last allocated, held, touched or released; ticks differ), ``created`` (tick of its allocation), ``uses``
-        (holders and touches since), and the three above. It costs O(N) an eviction, so allocate in batches.
+        (holders and touches since), and the three above; one that reads others, such as "priority", is refused. It
+        costs O(N) an eviction, so allocate in batches.
     release_order : {"unhashed_first", "all_to_tail"}, optional
         Where released blocks stand in the free queue. "unhashed_first": those without a hash at its front, where
         they are reused before any content is lost (vLLM 0.23 and later). "all_to_tail": all at its tail (earlier).

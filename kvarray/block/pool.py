@@ -124,14 +124,15 @@ class BlockPool:
             self.evictions += len(victims)
         return ids
 
-    def admit_one(self, hashes: Hashes, *, limit: int, num_blocks: int, watermark: int) -> tuple[list[int], int] | None:
+    def admit_one(
+        self, hashes: Hashes, keys: list[int], *, limit: int, num_blocks: int, watermark: int
+    ) -> tuple[list[int], int] | None:
         """Give blocks to one prompt of a plain pool; None, and nothing changes, if there are not enough.
 
-        Holds the leading blocks with these hashes that are there, at most `limit`, allocates the others and registers
-        them as far as they have a hash. Returns all blocks, and how many of them were there.
+        Holds the leading blocks with these hashes that are there, at most `limit`, allocates the others, and registers
+        them as far as they have a hash. `keys` are the hashes as integers. Returns all blocks, and how many were there.
         """
         index, ref_count = self.index, self._ref_items
-        keys: list[int] = hashes.tolist()
         buckets = index.buckets_of_few(hashes)
         hits = index.find_leading(keys[:limit], buckets)
         num_hits = len(hits)

@@ -178,7 +178,7 @@ class FreeQueue:
         end = self._tail + len(ids)
         self._entry_items[self._tail : end] = array(self._entry_items.format, ids)
         place = self._place_items
-        for item, at in zip(ids, range(self._tail, end), strict=True):
+        for at, item in enumerate(ids, self._tail):
             place[item] = at
         self._tail = end
 
@@ -189,7 +189,7 @@ class FreeQueue:
         start = self._head - len(ids)
         self._entry_items[start : self._head] = array(self._entry_items.format, ids)
         place = self._place_items
-        for item, at in zip(ids, range(start, self._head), strict=True):
+        for at, item in enumerate(ids, start):
             place[item] = at
         self._head = start
 

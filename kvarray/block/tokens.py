@@ -16,7 +16,8 @@ from kvarray.arrays import (
     check_offsets,
     check_same_length,
 )
-from kvarray.block.table import Admission, BlockTable, Copies, row_of
+from kvarray.block.sequences import row_of
+from kvarray.block.table import Admission, BlockTable, Copies
 from kvarray.hashing import Hasher, hash_blocks, namespace_hash
 from kvarray.ragged import lengths_to_offsets, ranges, ranks
 
