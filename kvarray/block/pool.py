@@ -23,7 +23,7 @@ __all__ = ["FEW", "BlockPool", "Sink", "keep_first", "keep_last", "refuse_ids"]
 Sink: TypeAlias = Callable[[Ids, Hashes], None]
 """Called with the ids and hashes of victims before their blocks are reused; raises to refuse."""
 
-FEW = 48  # blocks for which loops over Python integers are cheaper than NumPy calls
+FEW = 48  # blocks for which loops over Python integers are cheaper than NumPy calls, most of all in a cold cache
 _POLICY_COLUMNS = ("last_use", "created", "uses")
 
 

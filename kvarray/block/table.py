@@ -494,7 +494,7 @@ class BlockTable(Sequences):
 
         blocks, num_hits = given
         row, handle = self._take_row()
-        self._cell_items[row * self._width : row * self._width + num_blocks] = array(self._cell_items.format, blocks)
+        self._cell_items[row * self._width : row * self._width + num_blocks] = array(self._format, blocks)
         self._token_items[row] = count
         if num_hashes:
             self._num_hashed_items[row] = num_hashes
@@ -503,7 +503,7 @@ class BlockTable(Sequences):
         self._block_queries += num_hashes
         self._block_hits += num_hits
         result = np.array([handle, num_hits, num_hits * size])
-        return Admission(handles=result[:1], hit_blocks=result[1:2], hit_tokens=result[2:])
+        return Admission(result[:1], result[1:2], result[2:])
 
     def _append_one(self, handles: Ids, counts: Ids) -> bool:
         """Append to one sequence as `append` does; False for several, for copies, and where it would refuse."""
