@@ -52,9 +52,9 @@ def blocks(*, num_blocks: int = 3, block_size: int = 4, num_tokens: int = 8) -> 
     child = table.fork(parent)
     forked, _ = table.tables(parent)
     shared = pool.ref_count[forked].tolist()
-    copies = table.write(parent, [0])
+    table.write(parent, [0])
     both, _ = table.tables([*parent, *child])
-    written = {"num_used": pool.num_held, "copies": len(copies), "refcounts": pool.ref_count[both].tolist()}
+    written = {"num_used": pool.num_held, "copies": table.stats().copies, "refcounts": pool.ref_count[both].tolist()}
 
     table.free(child)
     freed = {"num_free": pool.num_free, "num_cached": pool.num_cached}

@@ -1,8 +1,7 @@
 """Batches of prompts on the engine of a tree."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -61,8 +60,7 @@ def use_rows(engine: Engine, found: Walks, tokens: Ids, offsets: Ids, namespaces
     return last
 
 
-@dataclass(frozen=True, eq=False)
-class Prompts:
+class Prompts(NamedTuple):
     """Prompts to insert, checked.
 
     Parameters

@@ -84,7 +84,7 @@ class ServedBatch:
     evicted_tokens: Ids
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lock:
     """Handle of a locked path.
 
@@ -171,7 +171,7 @@ class TreeEvents:
         return len(self.kind)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TreeStats:
     """Counts since construction or the last reset, and what is there now.
 
