@@ -106,10 +106,7 @@ class BlockPool:
         return ids
 
     def take_few(self, count: int) -> list[int]:
-        """Allocate blocks of a plain pool one by one; there are enough."""
-        if count > FEW:
-            taken: list[int] = self.take(count).tolist()
-            return taken
+        """Allocate a few blocks of a plain pool one by one; there are enough."""
         ids = self.queue.pop_few(count)
         hash_of, ref_count, parent_of = self._hash_items, self._ref_items, self._parent_items
         victims = []
@@ -124,39 +121,47 @@ class BlockPool:
             self.evictions += len(victims)
         return ids
 
-    def admit_one(
-        self, hashes: Hashes, keys: list[int], *, limit: int, num_blocks: int, watermark: int
-    ) -> tuple[list[int], int] | None:
-        """Give blocks to one prompt of a plain pool; None, and nothing changes, if there are not enough.
+    def admit_one(self, hashes: Hashes, keys: list[int], *, limit: int, cells: Ids, watermark: int) -> int:
+        """Give blocks to one prompt of a plain pool; -1, and nothing changes, if there are not enough.
 
         Holds the leading blocks with these hashes that are there, at most `limit`, allocates the others, and registers
-        them as far as they have a hash. `keys` are the hashes as integers. Returns all blocks, and how many were there.
+        them as far as they have a hash. `keys` are the hashes as integers. All blocks are written to `cells`, as many
+        as it has room for; returns how many were there.
         """
-        index, ref_count = self.index, self._ref_items
-        buckets = index.buckets_of_few(hashes)
-        hits = index.find_leading(keys[:limit], buckets)
+        ref_count, buckets = self._ref_items, self.index.buckets_of_few(hashes)
+        hits = self.index.find_leading(keys[:limit], buckets)
         num_hits = len(hits)
+        num_new = len(cells) - num_hits
         cached = {i for i in hits if ref_count[i] == 0}
-        if num_blocks - num_hits + len(cached) > len(self.queue) - watermark:
-            return None
+        if num_new + len(cached) > len(self.queue) - watermark:
+            return -1
 
         for i in hits:
             ref_count[i] += 1
         if cached:
             self.queue.remove_few(cached)
             self.num_cached -= len(cached)
-        taken = self.take_few(num_blocks - num_hits)
-        if num_hits < len(keys):
-            if len(keys) - num_hits > FEW:
-                index.insert(hashes[num_hits:], np.array(taken[: len(keys) - num_hits]))
-            else:
-                index.insert_few(keys[num_hits:], taken[: len(keys) - num_hits], buckets[num_hits:])
-            parent_of = self._parent_items
-            parent = keys[num_hits - 1] if num_hits else 0
-            for i, key in zip(taken, keys[num_hits:], strict=False):  # blocks without a hash come last
-                parent_of[i] = parent
-                parent = key
-        return hits + taken, num_hits
+        cells[:num_hits] = hits
+        if num_new <= FEW:
+            new = self.take_few(num_new)
+            cells[num_hits:] = new
+            if num_hits < len(keys):
+                parent = keys[num_hits - 1] if num_hits else 0
+                self.name_few(new, keys[num_hits:], buckets[num_hits:], parent=parent)
+        else:
+            cells[num_hits:] = self.take(num_new)
+            if num_hits < len(keys):
+                parents = hashes[num_hits - 1 : -1] if num_hits else np.append(NO_HASH, hashes[:-1])
+                self.name(cells[num_hits : len(keys)], hashes[num_hits:], parents)
+        return num_hits
+
+    def name_few(self, ids: list[int], keys: list[int], buckets: list[int], *, parent: int) -> None:
+        """Give hashes, of which each is the parent of the next, to the first of a few blocks; see `name`."""
+        self.index.insert_few(keys, ids, buckets)
+        parent_of = self._parent_items
+        for i, key in zip(ids, keys, strict=False):
+            parent_of[i] = parent
+            parent = key
 
     def is_writable(self, i: int) -> bool:
         """Return whether a held block can be written in place: it has one holder and no hash."""
@@ -173,8 +178,11 @@ class BlockPool:
         BlockStateError
             If a block has fewer holders than it comes up.
         """
-        if len(ids) <= FEW and self.is_plain and rows is None and self.drop_few(ids.tolist()):
-            return
+        if len(ids) <= FEW and self.is_plain and rows is None:
+            few = ids.tolist()
+            if len(set(few)) == len(few) and 0 not in [self._ref_items[i] for i in few]:
+                self._drop_few(few)
+                return
         counts = self.ref_count.take(ids)
         if np.count_nonzero(counts) < len(ids):
             refuse_ids("release", ids[counts == 0], "nobody holds them")
@@ -196,12 +204,21 @@ class BlockPool:
             rows = None if rows is None else rows[is_left]
         self._queue_up(ids, rows)
 
-    def drop_few(self, ids: list[int]) -> bool:
-        """Release a few different held blocks of a plain pool; do nothing and return False where they are others."""
-        ref_count = self._ref_items
-        if (len(ids) > 1 and len(set(ids)) < len(ids)) or 0 in [ref_count[i] for i in ids]:
-            return False
-        hash_of, unhashed_first = self._hash_items, self._unhashed_first
+    def drop_row(self, ids: Ids) -> None:
+        """Release blocks that have a holder for each time they come."""
+        if len(ids) <= FEW and self.is_plain:
+            self._drop_few(ids.tolist())
+            return
+        left = self.ref_count.take(ids) - 1
+        if np.count_nonzero(left):  # some have other holders, or come twice
+            self.drop(ids)
+            return
+        self.ref_count[ids] = 0
+        self._queue_up(ids, None)
+
+    def _drop_few(self, ids: list[int]) -> None:
+        """Release blocks of a plain pool one by one; they have a holder for each time they come."""
+        ref_count, hash_of, unhashed_first = self._ref_items, self._hash_items, self._unhashed_first
         front, back, num_hashed = [], [], 0
         for i in ids:
             left = ref_count[i] - 1
@@ -220,7 +237,6 @@ class BlockPool:
         if back:
             self.queue.push_back_few(back)
         self.num_cached += num_hashed
-        return True
 
     def drop_shared(self, ids: Ids) -> None:
         """Release blocks that keep holders afterwards; they may repeat."""

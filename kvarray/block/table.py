@@ -10,7 +10,6 @@ ahead for speculative tokens. A block that is full when it is admitted can be fo
 could have been computed, as in vLLM.
 """
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -473,28 +472,27 @@ class BlockTable(Sequences):
         Called for every request of a trace that is stepped singly, so it counts microseconds: a lookup that ends at
         the first miss, loops over integers, and no array that is not needed.
         """
-        if counts.shape != (1,) or counts.dtype != np.int64 or hashes.ndim != 1:
+        if counts.shape != (1,) or counts.dtype != np.int64:
             return None
-        num_hashes = len(hashes)
-        if num_hashes and (hashes.dtype != np.uint64 or hash_offsets is None):
+        keys = _keys_of_one(hashes, hash_offsets)
+        if keys is None:
             return None
-        if hash_offsets is not None and np.asarray(hash_offsets).tolist() != [0, num_hashes]:
+        count, size = counts.item(), self._block_size
+        num_hashes, num_blocks = len(keys), -(-count // size)
+        if count < 1 or num_hashes > count // size or num_blocks > self._width or self._num_free_rows == 0:
             return None
-        keys: list[int] = hashes.tolist()
-        size = self._block_size
-        count = counts.item()
-        num_blocks = -(-count // size)
-        if count < 1 or 0 in keys or num_hashes > count // size or num_blocks > self._width or self._num_free_rows == 0:
-            return None
-        given = self._pool.admit_one(
-            hashes, keys, limit=(count - self._uncached) // size, num_blocks=num_blocks, watermark=self._watermark
+        start = self._next_row() * self._width
+        num_hits = self._pool.admit_one(
+            hashes,
+            keys,
+            limit=(count - self._uncached) // size,
+            cells=self._cells[start : start + num_blocks],
+            watermark=self._watermark,
         )
-        if given is None:
+        if num_hits < 0:
             return None
 
-        blocks, num_hits = given
         row, handle = self._take_row()
-        self._cell_items[row * self._width : row * self._width + num_blocks] = array(self._format, blocks)
         self._token_items[row] = count
         if num_hashes:
             self._num_hashed_items[row] = num_hashes
@@ -529,7 +527,7 @@ class BlockTable(Sequences):
         """Free the sequence in a row as `free` does."""
         start = row * self._width
         end = start - (-self._token_items[row] // self._block_size)
-        self._pool.drop(self._cells[start:end][::-1])
+        self._pool.drop_row(self._cells[start:end][::-1])
         self._give_row(row)
 
     def _check_naming(
@@ -647,6 +645,17 @@ class BlockTable(Sequences):
                 requested=count,
                 available=available - watermark,
             )
+
+
+def _keys_of_one(hashes: Hashes, hash_offsets: ArrayLike | None) -> list[int] | None:
+    """Return the hashes of one sequence as integers; None where they are not what they should be, or not arrays yet."""
+    if hash_offsets is None:
+        return [] if hashes.shape == (0,) else None
+    offsets = np.asarray(hash_offsets)
+    if hashes.dtype != np.uint64 or hashes.ndim != 1 or offsets.dtype != np.int64 or offsets.tolist() != [0, len(hashes)]:
+        return None
+    keys: list[int] = hashes.tolist()
+    return None if 0 in keys else keys
 
 
 def _ragged_hashes(hashes: ArrayLike, hash_offsets: ArrayLike | None, num_rows: int) -> tuple[Hashes, Ids]:
