@@ -141,14 +141,14 @@ class BlockPool:
         if cached:
             self.queue.remove_few(cached)
             self.num_cached -= len(cached)
-        cells[:num_hits] = hits
         if num_new <= FEW:
             new = self.take_few(num_new)
-            cells[num_hits:] = new
+            cells[:] = hits + new
             if num_hits < len(keys):
                 parent = keys[num_hits - 1] if num_hits else 0
                 self.name_few(new, keys[num_hits:], buckets[num_hits:], parent=parent)
         else:
+            cells[:num_hits] = hits
             cells[num_hits:] = self.take(num_new)
             if num_hits < len(keys):
                 parents = hashes[num_hits - 1 : -1] if num_hits else np.append(NO_HASH, hashes[:-1])

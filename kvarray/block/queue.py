@@ -10,7 +10,6 @@ constant time an id.
 Kernels that trust their callers: ids in range, pushed ids different and not in the queue, removed ids in the queue.
 """
 
-from array import array
 from collections.abc import Collection
 
 import numpy as np
@@ -51,7 +50,6 @@ class FreeQueue:
         self._place = np.empty(num_ids, dtype=np.int32)
         self._entry_items = self._entries.data
         self._place_items = self._place.data
-        self._format = self._entry_items.format
         self.assign(np.arange(num_ids))
 
     def __len__(self) -> int:
@@ -176,23 +174,21 @@ class FreeQueue:
         """Append a few ids at the tail; see `push_back`."""
         if self._tail + len(ids) > len(self._entries):
             self._centre()
-        end = self._tail + len(ids)
-        self._entry_items[self._tail : end] = array(self._format, ids)
-        place = self._place_items
+        entries, place = self._entry_items, self._place_items
         for at, item in enumerate(ids, self._tail):
+            entries[at] = item
             place[item] = at
-        self._tail = end
+        self._tail += len(ids)
 
     def push_front_few(self, ids: list[int]) -> None:
         """Put a few ids before the head; see `push_front`."""
         if self._head < len(ids):
             self._centre()
-        start = self._head - len(ids)
-        self._entry_items[start : self._head] = array(self._format, ids)
-        place = self._place_items
-        for at, item in enumerate(ids, start):
+        self._head -= len(ids)
+        entries, place = self._entry_items, self._place_items
+        for at, item in enumerate(ids, self._head):
+            entries[at] = item
             place[item] = at
-        self._head = start
 
     def remove_few(self, ids: Collection[int]) -> None:
         """Take a few different ids out, wherever they stand; see `remove`."""

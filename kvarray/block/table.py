@@ -652,7 +652,9 @@ def _keys_of_one(hashes: Hashes, hash_offsets: ArrayLike | None) -> list[int] | 
     if hash_offsets is None:
         return [] if hashes.shape == (0,) else None
     offsets = np.asarray(hash_offsets)
-    if hashes.dtype != np.uint64 or hashes.ndim != 1 or offsets.dtype != np.int64 or offsets.tolist() != [0, len(hashes)]:
+    if hashes.ndim != 1 or hashes.dtype != np.uint64 or offsets.dtype != np.int64:
+        return None
+    if offsets.tolist() != [0, len(hashes)]:
         return None
     keys: list[int] = hashes.tolist()
     return None if 0 in keys else keys
