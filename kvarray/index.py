@@ -36,7 +36,7 @@ _SPREAD = 0xD6E8FEB86659FD93  # the high bits of products with it spread consecu
 _MASK = 2**64 - 1
 _MARK = 1  # key of rows that a removal has in hand; no lookup sees it
 _SPARE_KEY = 1  # of the spare row, which stands for the end of a chain and is never taken out
-_FEW = 48  # items for which a loop in Python is cheaper than another round of NumPy calls
+_FEW = 64  # items for which a loop in Python is cheaper than another round of NumPy calls
 
 
 class HashIndex:

@@ -15,6 +15,7 @@ from kvarray import (
     TokenTable,
 )
 from kvarray.block import CLEARED, REMOVED, STORED
+from kvarray.block import pool as block_pool
 from kvarray.hashing import hash_blocks, image_block_keys, namespace_hash
 
 
@@ -579,10 +580,62 @@ def test_an_lru_key_function_is_the_queue(ids):
     assert pools[0].allocate(6).tolist() == pools[1].allocate(6).tolist()
 
 
+@pytest.mark.parametrize("num_sequences", [1, 2])
+def test_hashes_without_offsets_are_refused(num_sequences):
+    table = table_of(8)
+    handles = table.admit([3] * num_sequences).handles
+    with pytest.raises(ValueError, match="hash_offsets must begin at 0 and end at the number of values, 1"):
+        table.append(handles, [1] * num_sequences, hashes=[71])
+    with pytest.raises(TypeError, match="hash_offsets must be integers"):
+        table.admit([4], hashes=np.array([71], dtype=np.uint64), hash_offsets=[0.0, 1.0])
+    assert table.lengths(handles).tolist() == [3] * num_sequences
+
+
 @pytest.mark.parametrize("num_blocks", [1_000, 2**16, 2**16 + 1, 100_000, 2**20])
 def test_a_block_takes_at_most_64_bytes(num_blocks):
-    assert BlockAllocator(num_blocks).nbytes <= 64 * num_blocks
-    assert BlockAllocator(num_blocks, policy="fifo").nbytes <= 64 * num_blocks
+    for policy in ("lru", "lfu", "fifo", "filo", "mru", "slru"):
+        assert BlockAllocator(num_blocks, policy=policy).nbytes <= 64 * num_blocks
+
+    def all_columns(columns):
+        return columns["uses"], columns["created"], columns["last_use"]
+
+    assert BlockAllocator(num_blocks, policy=all_columns).nbytes <= 64 * num_blocks + 12
+
+
+@pytest.mark.parametrize("policy", ["lfu", "fifo", lambda c: (c["created"] < c["last_use"], c["created"])])
+def test_ticks_counted_anew_keep_their_order(monkeypatch, policy):
+    """With a clock that is set back every few steps, the same blocks are evicted in the same order."""
+
+    def evicted():
+        pool, rng, taken = BlockAllocator(8, policy=policy), np.random.default_rng(3), []
+        for step in range(200):
+            ids = pool.allocate(3)
+            taken.append(ids.tolist())
+            pool.register(ids, np.arange(3) + 3 * step + 1)
+            pool.release(ids)
+            pool.touch(rng.choice(np.flatnonzero(pool.block_hash), 3))
+        return taken
+
+    expected = evicted()
+    monkeypatch.setattr(block_pool, "_MOST_TICKS", 25)
+    assert evicted() == expected
+
+
+def test_uses_stay_at_the_most_that_their_column_holds(monkeypatch):
+    monkeypatch.setattr(block_pool, "_MOST_USES", 3)
+    seen = []
+
+    def policy(columns):
+        seen.append(columns["uses"].tolist())
+        return columns["uses"]
+
+    pool = BlockAllocator(2, policy=policy)
+    pool.register(pool.allocate(2), [5, 6])
+    for _ in range(9):
+        pool.touch([1])
+    pool.release([0, 1])
+    assert pool.allocate(1).tolist() == [0]
+    assert seen[-1] == [1, 3]
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 10**6))

@@ -23,8 +23,10 @@ __all__ = ["FEW", "BlockPool", "Sink", "keep_first", "keep_last", "refuse_ids"]
 Sink: TypeAlias = Callable[[Ids, Hashes], None]
 """Called with the ids and hashes of victims before their blocks are reused; raises to refuse."""
 
-FEW = 48  # blocks for which loops over Python integers are cheaper than NumPy calls, most of all in a cold cache
+FEW = 64  # blocks for which loops over Python integers are cheaper than NumPy calls, most of all in a cold cache
 _POLICY_COLUMNS = ("last_use", "created", "uses")
+_MOST_TICKS = 2**31 - 1  # before the clock is set back; two columns of 2^29 blocks have at most half as many
+_MOST_USES = 2**31 - 1
 
 
 class BlockPool:
@@ -68,7 +70,7 @@ class BlockPool:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        columns = [self.ref_count, self.parent_hash, *self._columns.values()]
+        columns: list[NDArray[Any]] = [self.ref_count, self.parent_hash, *self._columns.values()]
         return sum(column.nbytes for column in columns) + self.index.nbytes + self.queue.nbytes
 
     def is_taken_by(self, count: int, ids: Ids) -> Flags:
@@ -99,10 +101,9 @@ class BlockPool:
             self.num_cached -= len(victims)
         self.ref_count[ids] = 1
         if self.policy:
-            for name, value in (("created", np.arange(self._clock, self._clock + count)), ("uses", 1)):
-                if name in self._columns:
-                    self._columns[name][ids] = value
-            self._stamp(ids)
+            self._stamp(ids, "created", "last_use")
+            if "uses" in self._columns:
+                self._columns["uses"][ids] = 1
         return ids
 
     def take_few(self, count: int) -> list[int]:
@@ -274,7 +275,7 @@ class BlockPool:
         cached = ids[counts == 0]
         num_cached, clock = self.num_cached, self._clock
         places = self.queue.places(cached)
-        columns = {name: column[ids] for name, column in self._columns.items()}
+        columns = {name: column.copy() for name, column in self._columns.items()}
         self.hold(ids, counts)
         try:
             return self.take(count)
@@ -283,8 +284,8 @@ class BlockPool:
             self.num_cached, self._clock = num_cached, clock
             if self.policy is None:
                 self.queue.put_back(cached, places)
-            for name, values in columns.items():
-                self._columns[name][ids] = values
+            for name, column in columns.items():
+                self._columns[name][:] = column
             raise
 
     def touch(self, ids: Ids, counts: Ids) -> None:
@@ -381,7 +382,7 @@ class BlockPool:
         num_hashed = int(np.count_nonzero(hashes))
         self.num_cached += num_hashed
         if self.policy:
-            self._stamp(ids)
+            self._stamp(ids, "last_use")
         if num_hashed < len(ids) and (self.policy or self._unhashed_first):
             is_hashed = hashes != NO_HASH
             unhashed = ids[~is_hashed]
@@ -400,30 +401,46 @@ class BlockPool:
         assert self.policy is not None
         candidates = np.flatnonzero((self.ref_count == 0) & (self.block_hash != NO_HASH))
         columns = {**self._own_columns(), **self._columns}
-        keys = self.policy({name: column.take(candidates) for name, column in columns.items()})
+        candidate_columns = {name: column.take(candidates) for name, column in columns.items()}
+        for name in self._columns:  # a policy may multiply them
+            candidate_columns[name] = candidate_columns[name].astype(np.int64)
+        keys = self.policy(candidate_columns)
         return candidates[smallest(keys, count)]
 
     def _use(self, ids: Ids) -> None:
-        """Count a use of each block."""
+        """Count a use of each block, as far as the column goes."""
         if "uses" in self._columns:
-            np.add.at(self._columns["uses"], ids, 1)
-        self._stamp(ids)
+            uses = self._columns["uses"]
+            np.add.at(uses, ids[uses.take(ids) <= _MOST_USES - len(ids)], 1)
+        self._stamp(ids, "last_use")
 
-    def _stamp(self, ids: Ids) -> None:
-        """Let the clock tick once an item, and note the tick as its latest use; the last of equal ids counts."""
-        if "last_use" in self._columns:
-            self._columns["last_use"][ids] = np.arange(self._clock, self._clock + len(ids))
+    def _stamp(self, ids: Ids, *names: str) -> None:
+        """Let the clock tick once an item, and note the tick in columns; the last of equal ids counts."""
+        if self._clock + len(ids) > _MOST_TICKS:
+            self._count_anew()
+        ticks = np.arange(self._clock, self._clock + len(ids))
+        for name in names:
+            if name in self._columns:
+                self._columns[name][ids] = ticks
         self._clock += len(ids)
+
+    def _count_anew(self) -> None:
+        """Give the ticks that are noted new numbers, from 0 on and in the same order."""
+        columns = [self._columns[name] for name in ("last_use", "created") if name in self._columns]
+        ticks = np.unique(np.array(columns, dtype=np.int32))
+        for column in columns:
+            column[:] = np.searchsorted(ticks, column)
+        self._clock = len(ticks)
 
     def _own_columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns that are there whatever the policy reads."""
         return {"ref_count": self.ref_count, "block_hash": self.block_hash, "parent_hash": self.parent_hash}
 
-    def _columns_read(self, policy: Policy) -> dict[str, Ids]:
+    def _columns_read(self, policy: Policy) -> dict[str, NDArray[np.int32]]:
         """Return new columns for what a policy reads, which a call without candidates tells."""
         asked = _AskedColumns({**self._own_columns(), **dict.fromkeys(_POLICY_COLUMNS, self.ref_count)})
         smallest(policy(asked), 0)
-        return {name: np.zeros(self.num_blocks, dtype=np.int64) for name in _POLICY_COLUMNS if name in asked.read}
+        return {name: np.zeros(self.num_blocks, dtype=np.int32) for name in _POLICY_COLUMNS if name in asked.read}
 
 
 class _AskedColumns(dict[str, NDArray[Any]]):

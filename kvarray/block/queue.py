@@ -45,7 +45,7 @@ class FreeQueue:
     """
 
     def __init__(self, num_ids: int) -> None:
-        size = 2 * num_ids + 2
+        size = 2 * num_ids
         self._entries = np.empty(size, dtype=np.int32)
         self._place = np.empty(num_ids, dtype=np.int32)
         self._entry_items = self._entries.data

@@ -40,7 +40,8 @@ from kvarray.ragged import ranges, ranks
 __all__ = ["Admission", "BlockTable", "Copies", "TableStats"]
 
 
-_NOTHING = np.empty(0, dtype=np.int64)
+_NO_IDS = np.empty(0, dtype=np.int64)
+_NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
 class Admission(NamedTuple):
@@ -172,7 +173,7 @@ class BlockTable(Sequences):
         self,
         num_tokens: ArrayLike,
         *,
-        hashes: ArrayLike = (),
+        hashes: ArrayLike = _NO_HASHES,
         hash_offsets: ArrayLike | None = None,
         content: Content | None = None,
     ) -> Admission:
@@ -256,7 +257,7 @@ class BlockTable(Sequences):
         handles: ArrayLike,
         num_tokens: ArrayLike,
         *,
-        hashes: ArrayLike = (),
+        hashes: ArrayLike = _NO_HASHES,
         hash_offsets: ArrayLike | None = None,
     ) -> Copies:
         """Make room for more tokens at the end of sequences: a decode step, or a chunk of prefill.
@@ -289,8 +290,8 @@ class BlockTable(Sequences):
         -----
         Sequential law: of n sequences that share a last block, the first n - 1 get copies.
         """
-        if hash_offsets is None and self._append_one(np.asarray(handles), np.asarray(num_tokens)):
-            return Copies(source=_NOTHING, target=_NOTHING)
+        if self._append_one(np.asarray(handles), np.asarray(num_tokens), np.asarray(hashes), hash_offsets):
+            return Copies(source=_NO_IDS, target=_NO_IDS)
         rows = self._different_rows(handles)
         counts = as_ints("num_tokens", num_tokens, low=0)
         check_same_length(handles=rows, num_tokens=counts)
@@ -306,7 +307,7 @@ class BlockTable(Sequences):
         if num_copies:
             num_new[np.flatnonzero(is_written)[is_copied]] += 1
         naming = None
-        if hash_offsets is not None:
+        if hash_offsets is not None or np.size(hashes):
             naming = self._check_naming(rows, new, old_blocks - is_written, hashes, hash_offsets)
         total = int(np.add.reduce(num_new))
         self._check_capacity(total, "append")
@@ -503,10 +504,13 @@ class BlockTable(Sequences):
         result = np.array([handle, num_hits, num_hits * size])
         return Admission(result[:1], result[1:2], result[2:])
 
-    def _append_one(self, handles: Ids, counts: Ids) -> bool:
+    def _append_one(self, handles: Ids, counts: Ids, hashes: Hashes, hash_offsets: ArrayLike | None) -> bool:
         """Append to one sequence as `append` does; False for several, for copies, and where it would refuse."""
         row = self._row_of_one(handles)
         if row < 0 or counts.shape != (1,) or counts.dtype != np.int64:
+            return False
+        keys = _keys_of_one(hashes, hash_offsets)
+        if keys is None:
             return False
         old, size = self._token_items[row], self._block_size
         new = old + counts.item()
@@ -517,11 +521,31 @@ class BlockTable(Sequences):
         end = row * self._width + old_blocks
         if new > old and old % size and not self._pool.is_writable(self._cell_items[end - 1]):
             return False
+        if keys and not self._can_name_one(row, len(keys), num_held=old_blocks, num_full=new // size):
+            return False
 
         if num_new:
             self._cells[end : end + num_new] = self._pool.take(num_new)
         self._token_items[row] = new
+        if keys:
+            self._name_one(row, hashes, keys)
         return True
+
+    def _can_name_one(self, row: int, num_hashes: int, *, num_held: int, num_full: int) -> bool:
+        """Return whether `_name_one` can register blocks of a sequence, of which the first `num_held` are there now."""
+        first = self._num_hashed_items[row]
+        end = first + num_hashes
+        held = self._block_ids[row, first : min(end, num_held)]
+        return self._pool.is_plain and end <= num_full and not self._pool.block_hash.take(held).any()
+
+    def _name_one(self, row: int, hashes: Hashes, keys: list[int]) -> None:
+        """Register blocks, which have no hash, of one sequence of a plain pool as `_name` does."""
+        first = self._num_hashed_items[row]
+        end = first + len(keys)
+        buckets = self._pool.index.buckets_of_few(hashes)
+        self._pool.name_few(self._block_ids[row, first:end].tolist(), keys, buckets, parent=self._last_hash_items[row])
+        self._num_hashed_items[row] = end
+        self._last_hash_items[row] = keys[-1]
 
     def _free_one(self, row: int) -> None:
         """Free the sequence in a row as `free` does."""
@@ -531,7 +555,7 @@ class BlockTable(Sequences):
         self._give_row(row)
 
     def _check_naming(
-        self, rows: Ids, num_tokens: Ids, num_held: Ids, hashes: ArrayLike, hash_offsets: ArrayLike
+        self, rows: Ids, num_tokens: Ids, num_held: Ids, hashes: ArrayLike, hash_offsets: ArrayLike | None
     ) -> tuple[Hashes, Ids]:
         """Return the hashes of an append, or raise if they are too many or do not go with those of blocks that stay.
 
