@@ -536,7 +536,7 @@ class BlockTable(Sequences):
         first = self._num_hashed_items[row]
         end = first + num_hashes
         held = self._block_ids[row, first : min(end, num_held)]
-        return self._pool.is_plain and end <= num_full and not self._pool.block_hash.take(held).any()
+        return self._pool.is_plain and end <= num_full and not np.count_nonzero(self._pool.block_hash.take(held))
 
     def _name_one(self, row: int, hashes: Hashes, keys: list[int]) -> None:
         """Register blocks, which have no hash, of one sequence of a plain pool as `_name` does."""
