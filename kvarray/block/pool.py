@@ -123,25 +123,19 @@ class BlockPool:
         return ids
 
     def admit_one(self, hashes: Hashes, keys: list[int], *, limit: int, cells: Ids, watermark: int) -> int:
-        """Give blocks to one prompt of a plain pool; -1, and nothing changes, if there are not enough.
+        """Give blocks to one prompt of a plain pool; -1, and nothing changes, unless there are enough whatever it hits.
 
         Holds the leading blocks with these hashes that are there, at most `limit`, allocates the others, and registers
         them as far as they have a hash. `keys` are the hashes as integers. All blocks are written to `cells`, as many
         as it has room for; returns how many were there.
         """
-        ref_count, buckets = self._ref_items, self.index.buckets_of_few(hashes)
+        if len(cells) > len(self.queue) - watermark:
+            return -1
+        buckets = self.index.buckets_of_few(hashes)
         hits = self.index.find_leading(keys[:limit], buckets)
         num_hits = len(hits)
         num_new = len(cells) - num_hits
-        cached = {i for i in hits if ref_count[i] == 0}
-        if num_new + len(cached) > len(self.queue) - watermark:
-            return -1
-
-        for i in hits:
-            ref_count[i] += 1
-        if cached:
-            self.queue.remove_few(cached)
-            self.num_cached -= len(cached)
+        self.hold_few(hits)
         if num_new <= FEW:
             new = self.take_few(num_new)
             cells[:] = hits + new
@@ -264,8 +258,9 @@ class BlockPool:
             if count == 0:
                 cached.append(i)
             ref_count[i] = count + 1
-        self.queue.remove_few(cached)
-        self.num_cached -= len(cached)
+        if cached:
+            self.queue.remove_few(cached)
+            self.num_cached -= len(cached)
 
     def hold_and_take(self, ids: Ids, counts: Ids, count: int) -> Ids:
         """Hold blocks as `hold` does, then allocate others; if a sink refuses, neither."""

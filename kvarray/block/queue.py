@@ -10,8 +10,6 @@ constant time an id.
 Kernels that trust their callers: ids in range, pushed ids different and not in the queue, removed ids in the queue.
 """
 
-from collections.abc import Collection
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -190,7 +188,7 @@ class FreeQueue:
             entries[at] = item
             place[item] = at
 
-    def remove_few(self, ids: Collection[int]) -> None:
+    def remove_few(self, ids: list[int]) -> None:
         """Take a few different ids out, wherever they stand; see `remove`."""
         place = self._place_items
         for item in ids:

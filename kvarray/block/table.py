@@ -468,7 +468,7 @@ class BlockTable(Sequences):
         return Admission(handles=self._handles(rows), hit_blocks=hits, hit_tokens=hits * self._block_size)
 
     def _admit_one(self, counts: Ids, hashes: Hashes, hash_offsets: ArrayLike | None) -> Admission | None:
-        """Admit one prompt to a plain pool as `admit` does; None for several, and where it would refuse.
+        """Admit one prompt to a plain pool as `admit` does; None for several, and where it would or might refuse.
 
         Called for every request of a trace that is stepped singly, so it counts microseconds: a lookup that ends at
         the first miss, loops over integers, and no array that is not needed.
