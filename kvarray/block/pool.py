@@ -73,11 +73,9 @@ class BlockPool:
         columns: list[NDArray[Any]] = [self.ref_count, self.parent_hash, *self._columns.values()]
         return sum(column.nbytes for column in columns) + self.index.nbytes + self.queue.nbytes
 
-    def is_taken_by(self, count: int, ids: Ids) -> Flags:
-        """Return which of these cached blocks an allocation of `count` blocks might take; more is said than is so."""
-        if self.policy is None:
-            return self.queue.is_among_first(count, ids)
-        return np.full(len(ids), count > len(self.queue))
+    def is_taken_by(self, counts: Ids, ids: Ids) -> Flags:
+        """Return which cached blocks allocations of these sizes might take; more is said than is so."""
+        return self.queue.is_among_first(counts, ids) if self.policy is None else counts > len(self.queue)
 
     def take(self, count: int) -> Ids:
         """Allocate blocks, of which there are enough."""

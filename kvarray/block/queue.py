@@ -79,29 +79,22 @@ class FreeQueue:
         end = self._head + count
         if self._num_stale == 0:
             return self._entries[self._head : end].astype(np.int64), end
-        wide = count + 16
-        while True:  # the window doubles, so the work is that of the entries skipped
-            end = min(self._head + wide, self._tail)
-            window = self._entries[self._head : end]
-            is_live = self._place.take(window) == np.arange(self._head, end, dtype=np.int32)
-            live = np.flatnonzero(is_live)
-            if len(live) >= count:
-                live = live[:count]
-                return window.take(live).astype(np.int64), self._head + int(live[-1]) + 1 if count else self._head
-            wide *= 2
+        live = self._live(count)
+        return self._entries.take(live).astype(np.int64), int(live[-1]) + 1 if count else self._head
 
     def pop(self, count: int, end: int) -> None:
         """Take the first `count` ids out, the last of which stands before the place `end`, as `peek` said."""
         self._num_stale -= end - self._head - count
         self._head = end
 
-    def is_among_first(self, count: int, ids: Ids) -> Flags:
-        """Return which of these ids, all in the queue, are among its first `count`."""
+    def is_among_first(self, counts: Ids, ids: Ids) -> Flags:
+        """Return which of these ids, all in the queue, are among its first ones, of which each has its own count."""
         places = self._place.take(ids)
-        is_near = places < self._head + count + self._num_stale
-        if self._num_stale == 0 or count >= len(self) or not np.count_nonzero(is_near):
+        is_near = places < self._head + counts + self._num_stale
+        if self._num_stale == 0 or not np.count_nonzero(is_near):
             return is_near
-        return places < self.peek(count)[1]
+        is_among: Flags = np.searchsorted(self._live(min(int(counts.max()), len(self))), places) < counts
+        return is_among
 
     def push_back(self, ids: Ids) -> None:
         """Append ids at the tail, in the order given."""
@@ -204,6 +197,17 @@ class FreeQueue:
             raise InvariantError(f"Q1: ids twice in the queue: {np.flatnonzero(counts > 1)[:5].tolist()}")
         if len(live) != len(self):
             raise InvariantError(f"Q2: {len(live)} ids in the queue, {len(self)} are counted")
+
+    def _live(self, count: int) -> Ids:
+        """Return the places of the first `count` ids; there must be as many."""
+        wide = count + 16
+        while True:  # the window doubles, so the work is that of the entries skipped
+            end = min(self._head + wide, self._tail)
+            is_live = self._place.take(self._entries[self._head : end]) == np.arange(self._head, end, dtype=np.int32)
+            live = np.flatnonzero(is_live)
+            if len(live) >= count:
+                return live[:count] + self._head
+            wide *= 2
 
     def _centre(self) -> None:
         """Drop the stale entries and move the others to the middle of the buffer."""
