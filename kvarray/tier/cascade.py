@@ -20,7 +20,8 @@ it.
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
-from kvarray.policies.queues import Frequencies, Order
+from kvarray.policies.frequency import Frequencies
+from kvarray.policies.order import Order
 from kvarray.policies.runs import NOBODY, Run
 
 __all__ = ["WRITE_MODES", "Cascade", "Cell", "Flows"]
