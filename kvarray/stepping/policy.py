@@ -13,6 +13,17 @@ Three kinds of step:
              hit is the leading part that was there at the lookup. So does a cache that knows no prefixes
 ``stream``   each block is a step of its own, head first, known by its id alone; a hit is any that is there
 ===========  ===============================================================================================
+
+LFU against LRU on the same trace, at three sizes: counting uses keeps what is popular in a small cache, and fills a
+large one with what was popular once; ageing the counts mends that.
+
+>>> from kvarray.trace import builtin_trace
+>>> trace = builtin_trace()
+>>> for policy in ("lru", "lfu", "lfu_aged"):
+...     print(policy, step_policy(trace, policy, [500, 2_000, 8_000]).hit_rate.round(3))
+lru [0.245 0.571 0.811]
+lfu [0.272 0.444 0.517]
+lfu_aged [0.273 0.588 0.8  ]
 """
 
 from collections.abc import Sequence
