@@ -78,25 +78,30 @@ def check_columns(
 
 
 class Recorder:
-    """Keeps what each step of a cascade serves and moves, and makes arrays of it."""
+    """Keeps what each step of a cascade serves and moves, and makes arrays of it.
+
+    Both are flat lists of integers: a list or tuple a step would keep Python's garbage collector busy.
+    """
 
     def __init__(self, cascade: Cascade) -> None:
         self.cascade = cascade
-        self.moves: list[tuple[int, int, int]] = []
-        self.counts = [_counts(cascade)]
+        self.moves: list[int] = []  # key, source, target of each
+        self.counts = _counts(cascade)
 
     def note_step(self) -> None:
         """Keep the moves and counters of the step that was just taken."""
         cascade = self.cascade
-        self.moves += [(key, source, target) for (key, target), source in cascade.entered.items()]
-        self.moves += [(key, source, cascade.tiers) for key, source in cascade.left]
-        self.counts.append(_counts(cascade))
+        for (key, target), source in cascade.entered.items():
+            self.moves += (key, source, target)
+        for key, source in cascade.left:
+            self.moves += (key, source, cascade.tiers)
+        self.counts += _counts(cascade)
 
     def result(self, served: list[int]) -> TierAccess:
         """Return all as arrays, with the tier that served each key."""
         tier = np.array(served, dtype=np.int64)
         moves = np.array(self.moves, dtype=np.int64).reshape(-1, 3)
-        counts = np.array(self.counts, dtype=np.int64)
+        counts = np.array(self.counts, dtype=np.int64).reshape(-1, 1 + 5 * self.cascade.tiers)
         steps = counts[1:] - counts[:-1]
         hit = tier < self.cascade.tiers
         return TierAccess(tier, hit, moves[:, 0], moves[:, 1], moves[:, 2], _as_flows(steps))
