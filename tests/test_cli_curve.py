@@ -48,7 +48,10 @@ def refuse(capsys, *arguments):
         (["--capacity", "3,,4"], "a list must have no empty items"),
         (["--capacity", "-3"], "--capacity"),
         (["--memory", "64G"], "a size must have a unit out of"),
-        (["--memory", "64GiB"], "give --bytes-per-token or --bytes-per-block"),
+        (["--memory", "64GiB"], "give --model, --bytes-per-token or --bytes-per-block"),
+        (["--model", "llama-3.1-70"], "did you mean Llama-3.1-70B"),
+        (["--model", "llama-3.1-70b", "--dtype", "fp12"], "fp12"),
+        (["--dtype", "fp8"], "they need --model"),
         (["--ttl", "1week"], "a duration must have a unit"),
         (["--ttl", "10", "--optimal"], "--ttl asks for times, --optimal for capacities"),
         (["--ttl", "10", "--capacity", "3"], "--ttl asks for times, --capacity for capacities"),
@@ -142,6 +145,13 @@ def test_inverse_questions(capsys, story):
 def test_memory_becomes_blocks(capsys, story):
     answer = ask(capsys, story, "--memory", "2.5MiB,1GB", "--bytes-per-token", "256KiB")
     assert [(point["blocks"], point["bytes"]) for point in answer["points"]] == [(2, 2 << 20), (953, 953 << 20)]
+
+
+def test_a_model_says_what_a_block_weighs(capsys, story):
+    # 80 layers x 2 x 8 heads x 128 x 2 bytes = 320 KiB a token, half of it in fp8 and a quarter in each of two ranks
+    for extra, block_bytes in ([], 4 * 327_680), (["--dtype", "fp8"], 2 * 327_680), (["--tp", "2"], 2 * 327_680):
+        answer = ask(capsys, story, "--model", "llama-3.1-70b", "--memory", "5MiB", *extra)
+        assert [(p["blocks"], p["bytes"]) for p in answer["points"]] == [((5 << 20) // block_bytes, 5 << 20)]
 
 
 def test_csv_and_json_say_the_same(capsys, story):

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from kvarray import PDScheduler, TransferEngine
+from kvarray import PDScheduler, TransferEngine, processor_sharing_queue, round_robin_timeline, serial_timeline
 from kvarray.cli import main
 
 
@@ -91,6 +91,12 @@ def test_streams_that_fail_are_reported(capsys):
     assert "resent" in capsys.readouterr().out
 
 
+def test_streams_that_fail_side_by_side(capsys):
+    rows = ask(capsys, "--fail", "0@0.5ms", "--compare")["schedules"]
+    assert [row["schedule"] for row in rows] == ["sequential, 2 streams", "pipelined", "layered, 1 at once"]
+    assert all(row["resent"] > 0 for row in rows)
+
+
 def test_a_named_link_and_a_named_model(capsys):
     answer = ask(
         capsys,
@@ -153,6 +159,34 @@ def test_pictures(tmp_path, capsys, arguments):
         assert main(["transfer", *arguments, "--plot", str(path)]) == 0
     assert paths[0].read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_the_bandwidth_from_which_layers_hide(capsys):
+    # 64 MiB in 80 layers behind 80 ms: 1 ms each
+    answer = ask(capsys, "--prefill", "80ms")
+    assert answer["overlap_bytes_per_second"] == pytest.approx(64 * 2**20 / 80 / 1e-3)
+    assert ask(capsys)["overlap_bytes_per_second"] is None
+    assert ask(capsys, "--prefill", "80ms", "--alpha", "2ms", "--streams", "1")["overlap_bytes_per_second"] is None
+    assert main(["transfer", "--prefill", "80ms", "--compare"]) == 0
+    assert "layers are moved behind prefill from 0.8389 GB/s on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        serial_timeline([]),
+        round_robin_timeline([1.0, 2.0, 3.0], 2),
+        processor_sharing_queue([0.0, 1.0], [2.0, 2.0]),
+    ],
+)
+def test_timelines_are_drawn(tmp_path, timeline):
+    pytest.importorskip("matplotlib")
+    from kvarray.plot import plot_timeline, save_figure
+
+    save_figure(plot_timeline(timeline, title="a title"), tmp_path / "gantt.svg")
+    assert "a title" in (tmp_path / "gantt.svg").read_text()
+    with pytest.raises(ValueError, match="timeline must be of one world"):
+        plot_timeline(serial_timeline([[1.0], [2.0]]))
 
 
 def test_a_picture_is_of_one_world():

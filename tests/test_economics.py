@@ -39,6 +39,8 @@ COMPRESSED = ModelSpec("compressed", (KVStream("compressed", 1, (5,), ratio=4), 
         (lambda: Footprint.of([]), "models must name at least one model"),
         (lambda: Footprint.of([LLAMA], dtype="tf32"), "dtype must be a number format that is known: got 'tf32'"),
         (lambda: Footprint.of([LLAMA], dtype=["fp8", "int4"]), "one format or one per model: got 2 for 1"),
+        (lambda: Footprint.of([LLAMA], index_dtype="fp7"), "dtype must be a number format that is known: got 'fp7'"),
+        (lambda: Footprint.of([LLAMA], index_dtype=["fp8"] * 2), "index_dtype must be one format or one per model"),
         (lambda: Footprint.of([LLAMA], tp=[1, 2]), "tp must be one number or one per model: got 2 for 1"),
         (lambda: Footprint.of([LLAMA], tp=0), "tp must be 1 or more"),
         (lambda: Footprint.of([LLAMA], tp=3), "tp must divide the 8 full KV heads, or be a multiple of them: got 3"),
@@ -169,6 +171,14 @@ def test_inverses():
     assert table.blocks_that_fit(memory, block_size=16).tolist() == [memory // 40960 // 16]
     assert table.sequences_that_fit(memory, [131072, 2**21, 2**21 + 1]).tolist() == [[16, 1, 0]]
     assert Footprint.of([MIXED]).tokens_that_fit([331]).tolist() == [0]
+
+
+def test_index_keys_may_have_a_format_of_their_own():
+    spec = ModelSpec.from_name("deepseek-v3.2")
+    fp8 = kv_dtype("fp8", group_size=128, scale_dtype="fp32")  # 128 bytes and a scale of 4
+    table = Footprint.of([spec, spec], index_dtype=[fp8, "bf16"])
+    assert table.bytes_per_token().tolist() == [61 * (576 * 2 + 132), 61 * (576 * 2 + 256)]
+    assert table.split_by_kind([10])["index"].tolist() == [[61 * 1320], [61 * 2560]]
 
 
 def test_drafts_count_by_choice():

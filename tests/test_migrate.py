@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvarray.economics.latency import PrefillFlops, PrefillTime
+from kvarray.economics.loading import overlapped_seconds
 from kvarray.errors import TransferError
 from kvarray.migrate import (
     PDScheduler,
@@ -313,6 +314,7 @@ def test_schedules_agree_with_the_twin(figures, request_, name, group):
     np.testing.assert_allclose((schedule.ttft_s, schedule.makespan_s), expected, **CLOSE)
 
 
+@settings(max_examples=50)
 @given(engines(), requests(), st.sampled_from(NAMES[1:]))
 def test_no_overlap_is_serial_and_full_overlap_is_ideal(figures, request_, name):
     size, prefill, steps = request_
@@ -329,6 +331,16 @@ def test_no_overlap_is_serial_and_full_overlap_is_ideal(figures, request_, name)
     np.testing.assert_allclose(mixed.ttft_s[2], 0.75 * mixed.ttft_s[1] + 0.25 * mixed.ttft_s[0], **CLOSE)
 
 
+@given(st.integers(1, 9), st.integers(1, 9), st.floats(0.0, 1.0))
+def test_many_small_pieces_follow_the_formula_of_overlap(load, compute, efficiency):
+    """T = compute + load - eta min(compute, load), up to one piece."""
+    scheduler = PDScheduler(TransferEngine(1.0), overlap_efficiency=efficiency)
+    schedule = scheduler.layered(np.full(1000, load / 1000), prefill_s=compute / 1000, decode_s=0.0)
+    formula = float(overlapped_seconds(compute, load, overlap_efficiency=efficiency))
+    assert abs(float(schedule.ttft_s) - formula) <= max(load, compute) / 1000 + 1e-9
+
+
+@settings(max_examples=50)
 @given(engines(), requests())
 def test_pipelined_is_never_later_than_sequential(figures, request_):
     """Where a piece pays no more per byte than the whole: the same pieces over the same streams."""
@@ -343,6 +355,7 @@ def test_pipelined_is_never_later_than_sequential(figures, request_):
     assert pipelined.overlap_gain_s(sequential) >= -1e-9
 
 
+@settings(max_examples=50)
 @given(engines(), requests(), st.sampled_from(NAMES))
 def test_the_makespan_lies_between_the_busiest_resource_and_all_the_work(figures, request_, name):
     size, prefill, steps = request_
@@ -357,6 +370,7 @@ def test_the_makespan_lies_between_the_busiest_resource_and_all_the_work(figures
     assert schedule.bubble_s >= 0.0
 
 
+@settings(max_examples=50)
 @given(requests(), st.sampled_from(NAMES), st.sampled_from([2.0, 16.0]))
 def test_scaling_bytes_and_bandwidth_together_changes_nothing(request_, name, scale):
     size, prefill, steps = request_
@@ -418,6 +432,7 @@ def test_batches_agree_with_the_twin(figures, batch, name):
         np.testing.assert_allclose(getattr(result, column), values, **CLOSE)
 
 
+@settings(max_examples=50)
 @given(engines(), requests(), st.sampled_from(NAMES))
 def test_a_batch_of_one_is_the_schedule_of_one(figures, request_, name):
     size, prefill, steps = request_
@@ -432,6 +447,7 @@ def test_a_batch_of_one_is_the_schedule_of_one(figures, request_, name):
     np.testing.assert_allclose(batch.exposed_transfer_s[0], alone.exposed_transfer_s, **CLOSE)
 
 
+@settings(max_examples=50)
 @given(engines(num_streams=1), batches(), st.sampled_from(NAMES), st.integers(0, 5))
 def test_later_requests_change_nothing_for_earlier_ones(figures, batch, name, cut):
     scheduler = PDScheduler(TransferEngine(**figures))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvarray.errors import TransferError
@@ -216,6 +216,7 @@ def test_transfers_agree_with_the_twin(figures, blocks):
     assert moved.attempts.tolist() == columns[4].tolist()
 
 
+@settings(max_examples=50)
 @given(engines(), batches(), st.lists(st.integers(1, 4), min_size=2, max_size=3))
 def test_worlds_never_meet(figures, blocks, scales):
     """The same blocks at several bandwidths, in one call and one by one; failures hit different blocks in each."""
@@ -238,6 +239,7 @@ def test_worlds_never_meet(figures, blocks, scales):
         assert together.lost.block[together.lost.world == world].tolist() == one.lost.block.tolist()
 
 
+@settings(max_examples=50)
 @given(engines(), batches())
 def test_every_block_gets_through_once(figures, blocks):
     sizes, ready, nodes = blocks
@@ -255,6 +257,7 @@ def test_every_block_gets_through_once(figures, blocks):
         assert len(moved.lost.block) == 0
 
 
+@settings(max_examples=50)
 @given(engines(may_fail=False), batches(), st.sampled_from([2.0, 8.0]))
 def test_scaling_bytes_and_bandwidth_together_changes_nothing(figures, blocks, scale):
     sizes, ready, nodes = as_floats(blocks[0]), as_floats(blocks[1]), np.array(blocks[2], dtype=int)
@@ -265,6 +268,7 @@ def test_scaling_bytes_and_bandwidth_together_changes_nothing(figures, blocks, s
     np.testing.assert_array_equal(one.arrive_s, other.arrive_s)
 
 
+@settings(max_examples=50)
 @given(engines(may_fail=False), batches())
 def test_given_streams_are_used(figures, blocks):
     sizes, ready, nodes = as_floats(blocks[0]), as_floats(blocks[1]), np.array(blocks[2], dtype=int)

@@ -20,6 +20,7 @@ from kvarray.timeline import (
     round_robin_timeline,
     serial_timeline,
 )
+from kvarray.timeline.sharing import share_evenly
 from tests.reference import timeline as twin
 
 TIMES = st.floats(0.0, 100.0) | st.integers(0, 4).map(float)
@@ -233,7 +234,19 @@ def test_processor_sharing_agrees_with_the_twin(columns):
     work, arrival = columns
     timeline = processor_sharing_queue(arrival, work)
     timeline.check()
-    np.testing.assert_allclose(timeline.finish_s, twin.processor_sharing(arrival, work), **CLOSE)
+    expected = twin.processor_sharing(arrival, work)
+    np.testing.assert_allclose(timeline.finish_s, expected, **CLOSE)
+    np.testing.assert_allclose(share_evenly(arrival[None], work[None])[0], expected, **CLOSE)
+
+
+def test_many_worlds_share_as_each_does_alone():
+    rng = np.random.default_rng(1)
+    arrival, work = np.sort(rng.uniform(0.0, 30.0, (40, 25)), axis=1), rng.exponential(1.0, (40, 25))
+    timeline = processor_sharing_queue(arrival, work)
+    timeline.check()
+    for world in range(40):
+        alone = processor_sharing_queue(arrival[world], work[world])
+        np.testing.assert_allclose(timeline.finish_s[world], alone.finish_s, **CLOSE)
 
 
 @st.composite

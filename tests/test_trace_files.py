@@ -228,7 +228,8 @@ FIELDS = st.fixed_dictionaries(
         "session": strategies.LABELS | st.sampled_from([True, 2**63]),
         "namespace": strategies.LABELS,
         "arrival_s": st.floats(0, 3) | st.sampled_from([None, 1]),
-        "extra": st.sampled_from([{}, [], "hash_ids", '"hash_ids": [1]', "}\n{", {"hash_ids": [1, 2]}]),
+        "extra": st.sampled_from([{}, [], "hash_ids", '"hash_ids": [1]', "}\n{", {"hash_ids": [1, 2]}, "\\", "ä"]),
+        'x"hash_ids': st.just([1, 2]),
     },
 )
 
@@ -286,6 +287,7 @@ def test_damaged_text_is_read_like_records(damages, skip):
         [b'{"a":1},{"x":[{}', b'{}]}'],  # two objects in one line, one over two: as many as lines
         [b'{"a":"x}', b'{","b":1}'],  # a string over the line end
         [b'{"hash_ids":[1],"hash_ids":[2,3]', b'"timestamp":0}'],
+        [b'{"x', b'"}'],
     ],
 )  # fmt: skip
 def test_lines_do_not_borrow_from_each_other(lines):
@@ -293,6 +295,20 @@ def test_lines_do_not_borrow_from_each_other(lines):
     with pytest.raises(chunks.UnusualChunkError):
         chunks.read_chunk(text, 1, block_size=16, last_arrival_s=-np.inf)
     assert "line 1: not JSON" in _both_ways(text, block_size=16)
+
+
+def test_a_field_spelled_in_escapes_and_one_that_looks_like_it():
+    same = _line(note=1).replace("hash_ids", "hash\\u005fids")
+    other = _line(hash_ids=...)[:-1] + ', "x\\"hash_ids": [5, 6]}'
+    trace, _ = _both_ways(f"{same}\n{other}\n{_line()}".encode(), block_size=16)
+    assert strategies.rows_of(trace) == [[0, 1], [], [0, 1]]
+
+
+@pytest.mark.parametrize("extra", [{}, {"a": [{"b": 1}]}, 'a \\ "quoted" \n name', "漢字", "ä"])
+def test_further_fields_do_not_slow_the_reader_down(extra):
+    text = "\n".join([_line(extra=extra), _line(extra=extra), ""]).encode()
+    rows = chunks.read_chunk(text, 1, block_size=16, last_arrival_s=0.0)
+    assert rows.bits.tolist() == [0, 1, 0, 1]
 
 
 def test_ordinary_chunks_are_read_the_fast_way():

@@ -63,18 +63,24 @@ def test_long_requests_and_many_pieces():
     ids = rng.integers(0, 3, lengths.sum()) * 10**12  # not chained, not small
     offsets = ragged.lengths_to_offsets(lengths)
     trace = Trace(ids, offsets, block_size=1)
-    row = ragged.row_ids(offsets)
-    paths = {}  # a trie of (parent, id)
-    parent, expected = None, []
-    for i, block in enumerate(ids.tolist()):
-        parent = None if i == 0 or row[i] != row[i - 1] else parent
-        parent = paths.setdefault((parent, block), len(paths))
-        expected.append(parent)
+    expected = reference.prefix_numbers(strategies.rows_of(trace))
     assert trace.prefix_ids.tolist() == expected
-    assert trace.num_distinct == len(paths)
+    assert trace.num_distinct == max(expected) + 1
     again = Trace(trace.prefix_ids, offsets, block_size=1)
     assert np.shares_memory(again.prefix_ids, trace.prefix_ids)
-    assert again.num_distinct == len(paths)
+    assert again.num_distinct == trace.num_distinct
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=130, max_size=140) | st.just([0] * 135), max_size=5), st.data())
+def test_long_requests_that_repeat_each_other(rows, data):
+    """What is copied from an earlier request is what a trie would say."""
+    copies = data.draw(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 140)), max_size=5))
+    for place, length in copies if rows else ():
+        rows.append(rows[place % len(rows)][:length] + [7] * (140 - length))
+    rows = [[block * 10**15 for block in row] for row in rows]
+    trace = _trace(rows)
+    assert trace.prefix_ids.tolist() == reference.prefix_numbers(rows)
+    assert trace.num_distinct == len(set(reference.prefix_numbers(rows)))
 
 
 def test_collisions_are_noticed_and_another_seed_is_tried():

@@ -1,14 +1,16 @@
 """Arguments that several commands share: the trace, lists of sizes and counts, and how a result is shown."""
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
 from kvarray.cli.output import progress_bar
+from kvarray.economics import ModelSpec
 from kvarray.trace import Trace, builtin_trace, read_trace
 from kvarray.units import parse_count
 
-__all__ = ["add_output_flags", "add_trace_arguments", "flag_type", "list_of", "load_trace"]
+__all__ = ["add_output_flags", "add_trace_arguments", "flag_type", "list_of", "load_trace", "model_spec"]
 
 _Item = TypeVar("_Item")
 
@@ -82,3 +84,17 @@ def load_trace(args: argparse.Namespace) -> Trace:
         on_error="skip" if args.skip_bad else "raise",
         progress=progress_bar("B"),
     )
+
+
+def model_spec(text: str) -> ModelSpec:
+    """Return the model that a command names: the path of a config where there is one, else a name.
+
+    Examples
+    --------
+    >>> model_spec("qwen3-32b").name
+    'Qwen3-32B'
+    """
+    is_folder = os.path.isdir(text) and os.path.exists(os.path.join(text, "config.json"))
+    if is_folder or os.path.isfile(text) or text.endswith(".json"):
+        return ModelSpec.from_file(text)
+    return ModelSpec.from_name(text)

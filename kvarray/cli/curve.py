@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kvarray.cli.arguments import add_output_flags, add_trace_arguments, flag_type, list_of, load_trace
+from kvarray.cli.arguments import add_output_flags, add_trace_arguments, flag_type, list_of, load_trace, model_spec
 from kvarray.cli.output import print_csv, print_json, print_table
 from kvarray.reuse import UNITS, HitCurve, hit_curve, optimal_hits, prefix_runs, stream_curve, ttl_curve
 from kvarray.trace import Trace
@@ -16,7 +16,7 @@ __all__ = ["add_parser", "run"]
 _EPILOG = """examples:
   kvarray curve                                              a built-in workload
   kvarray curve trace.jsonl --block-size 512 --optimal       with the best any policy could do
-  kvarray curve trace.jsonl --memory 64GiB,1TB --bytes-per-token 320KiB
+  kvarray curve trace.jsonl --memory 64GiB,1TB --model llama-3.1-70b --dtype fp8
   kvarray curve trace.jsonl --ttl 1min,1h --window 0.5       entries that expire; later half counted
 """
 
@@ -44,9 +44,15 @@ def add_parser(subparsers: Any) -> None:
     )
     how.add_argument("--optimal", action="store_true", help="beside it the best that any eviction policy could do")
     how.add_argument("--stream", choices=("head_first", "tail_first"), help="plain LRU over the stream of blocks")
-    size = parser.add_argument_group("what a block weighs").add_mutually_exclusive_group()
+    weight = parser.add_argument_group("what a block weighs")
+    size = weight.add_mutually_exclusive_group()
+    size.add_argument("--model", metavar="NAME", help="a model's name or config.json: its bytes, of one rank")
     size.add_argument("--bytes-per-token", type=flag_type(_weight), metavar="SIZE")
     size.add_argument("--bytes-per-block", type=flag_type(_weight), metavar="SIZE")
+    weight.add_argument("--dtype", default="bf16", metavar="NAME", help="with --model: format of the cache; bf16")
+    weight.add_argument(
+        "--tp", type=flag_type(parse_count), default=1, metavar="N", help="with --model: ranks of a group"
+    )
     add_output_flags(parser)
     parser.add_argument("--plot", metavar="FILE", help="draw the curve (png, svg, pdf)")
     parser.set_defaults(run=run)
@@ -100,11 +106,17 @@ def _refuse_mixtures(args: argparse.Namespace) -> None:
                 raise ValueError(f"--ttl asks for times, --{flag} for capacities: give one of them")
     if args.optimal and args.stream:
         raise ValueError("--optimal is the optimum for prefixes: it does not go with --stream")
-    if args.memory and not (args.bytes_per_token or args.bytes_per_block):
-        raise ValueError("--memory needs to know what a block weighs: give --bytes-per-token or --bytes-per-block")
+    if args.memory and not (args.model or args.bytes_per_token or args.bytes_per_block):
+        raise ValueError(
+            "--memory needs to know what a block weighs: give --model, --bytes-per-token or --bytes-per-block"
+        )
+    if args.model is None and (args.dtype != "bf16" or args.tp != 1):
+        raise ValueError("--dtype and --tp say how a model keeps its cache: they need --model")
 
 
 def _bytes_per_block(args: argparse.Namespace, trace: Trace) -> int | None:
+    if args.model:
+        return model_spec(args.model).bytes_per_block(trace.block_size or 1, dtype=args.dtype, tp=args.tp)
     if args.bytes_per_token:
         return int(args.bytes_per_token) * (trace.block_size or 0)
     return None if args.bytes_per_block is None else int(args.bytes_per_block)
@@ -158,6 +170,7 @@ def _as_json(args: argparse.Namespace, trace: Trace, curve: HitCurve, points: li
             "block_size": trace.block_size,
             "skipped": trace.skipped.num_records,
         },
+        "model": args.model,
         "steps": args.stream or "requests",
         "window": args.window,
         "distinct_blocks": curve.num_distinct,

@@ -1,10 +1,9 @@
 """`kvarray size`: what a model's cache costs in bytes, what fits, and what it costs in money."""
 
 import argparse
-import os
 from typing import Any
 
-from kvarray.cli.arguments import add_output_flags, flag_type, list_of
+from kvarray.cli.arguments import add_output_flags, flag_type, list_of, model_spec
 from kvarray.cli.output import print_csv, print_json, print_table
 from kvarray.economics import (
     FixedState,
@@ -17,7 +16,7 @@ from kvarray.economics import (
 )  # fmt: skip
 from kvarray.units import format_bytes, parse_bytes, parse_count
 
-__all__ = ["add_parser", "model_spec", "run"]
+__all__ = ["add_parser", "run"]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -64,20 +63,6 @@ def run(args: argparse.Namespace) -> None:
         print_csv(rows)
     else:
         _print(spec, rows, args)
-
-
-def model_spec(text: str) -> ModelSpec:
-    """Return the model that a command names: the path of a config where there is one, else a name.
-
-    Examples
-    --------
-    >>> model_spec("qwen3-32b").name
-    'Qwen3-32B'
-    """
-    is_folder = os.path.isdir(text) and os.path.exists(os.path.join(text, "config.json"))
-    if is_folder or os.path.isfile(text) or text.endswith(".json"):
-        return ModelSpec.from_file(text)
-    return ModelSpec.from_name(text)
 
 
 def _format(name: str, args: argparse.Namespace) -> Any:

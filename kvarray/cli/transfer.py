@@ -12,7 +12,7 @@ from kvarray.cli.arguments import add_output_flags, flag_type, list_of
 from kvarray.cli.output import print_csv, print_json, print_table
 from kvarray.economics.latency import PREFILL_TIMES
 from kvarray.link import LINKS
-from kvarray.migrate import PDScheduler, Schedule, TransferEngine, best_chunk, best_group
+from kvarray.migrate import PDScheduler, Schedule, TransferEngine, best_chunk, best_group, overlap_bandwidth
 from kvarray.units import format_bytes, format_seconds, parse_bytes, parse_count, parse_rate, parse_seconds
 
 __all__ = ["add_parser", "run"]
@@ -121,11 +121,27 @@ def run(args: argparse.Namespace) -> None:
     rows = [_summary(label, schedule, schedules) for label, schedule in schedules.items()]
     pieces = [] if args.compare else _pieces(next(iter(schedules.values())))
     if args.json:
-        print_json({"schedules": rows, "pieces": pieces} if pieces else {"schedules": rows})
+        answer: dict[str, Any] = {"overlap_bytes_per_second": _hides_from(args, scheduler), "schedules": rows}
+        print_json(answer | {"pieces": pieces} if pieces else answer)
     elif args.csv:
         print_csv(pieces or rows)
     else:
         _print_text(args, rows, pieces)
+        hides_from = _hides_from(args, scheduler)
+        if hides_from is not None:
+            print(f"layers are moved behind prefill from {hides_from / 1e9:.4g} GB/s on, all streams together")
+
+
+def _hides_from(args: argparse.Namespace, scheduler: PDScheduler) -> float | None:
+    """Return from which bandwidth on layers hide behind prefill; None where they cannot, or nothing is computed."""
+    if args.layers < 2:
+        return None
+    layers = np.full(args.layers, args.blocks * args.block_bytes / args.layers)
+    engine = scheduler.engine
+    per_layer = 1 if engine.fragment_bytes is None else np.ceil(layers / engine.fragment_bytes)
+    overhead = per_layer * engine.alpha_s.max() / engine.num_streams
+    needed = float(overlap_bandwidth(layers, np.full(args.layers, _prefill_s(args) / args.layers), overhead_s=overhead))
+    return needed if np.isfinite(needed) else None
 
 
 def _engine(args: argparse.Namespace, *, swept: Seconds | None = None) -> TransferEngine:
@@ -171,7 +187,7 @@ def _schedules(args: argparse.Namespace, scheduler: PDScheduler) -> dict[str, Sc
 
 
 def _one(args: argparse.Namespace, scheduler: PDScheduler, name: str) -> dict[str, Schedule]:
-    """Return the schedule of a name by its label; the sequential one over one stream and over all."""
+    """Return the schedule of a name by its label; to compare with, the sequential one over one stream as well."""
     blocks, steps = np.full(args.blocks, float(args.block_bytes)), np.full(args.blocks, args.decode)
     if name == "layered":
         layers = np.full(args.layers, blocks.sum() / args.layers)
@@ -187,11 +203,14 @@ def _one(args: argparse.Namespace, scheduler: PDScheduler, name: str) -> dict[st
     seconds = _block_seconds(args)
     if name == "pipelined":
         return {name: scheduler.pipelined(blocks, decode_s=steps, prefill_s=seconds)}
+    used = {scheduler.engine.num_streams}
+    if args.compare and not scheduler.engine.may_fail:
+        used.add(1)  # the baseline that moves block after block
     return {
         f"sequential, {n} stream{'s' if n > 1 else ''}": scheduler.sequential(
             blocks, decode_s=steps, prefill_s=seconds, num_streams=n
         )
-        for n in sorted({1, scheduler.engine.num_streams})
+        for n in sorted(used)
     }
 
 
@@ -334,6 +353,6 @@ def _plot_schedule(args: argparse.Namespace, schedules: dict[str, Schedule]) -> 
 
     if args.compare:
         raise ValueError("--plot draws one schedule or a --sweep: leave --compare out, or add a sweep")
-    label, schedule = list(schedules.items())[-1]
+    label, schedule = next(iter(schedules.items()))
     title = f"{label}: {args.blocks:,} blocks of {format_bytes(args.block_bytes)}"
     save_figure(plot_schedule(schedule, title=title), args.plot)

@@ -81,9 +81,10 @@ def pieces_of(routed: Routed, deployment: Deployment, service: ServiceTimes) -> 
         layers = separation.layers
         assert layers is not None  # checked by the separation
         piece_bytes: Seconds = np.repeat(tokens * (deployment.bytes_per_token / layers), layers)
+        seconds: Seconds = np.repeat(service.prefill_s / layers, layers, axis=-1)
         return Pieces(
             piece_bytes,
-            np.repeat(service.prefill_s / layers, layers, axis=-1),
+            seconds,
             np.arange(len(tokens) + 1) * layers,
             step_s,
         )

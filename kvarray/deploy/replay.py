@@ -259,8 +259,7 @@ class Replay:
         """Bytes written to each tier of all replicas in a day at this rate, shape (K,); None without a duration."""
         if self.duration_s == 0.0:
             return None
-        per_day: Seconds = self.written_bytes * (_DAY / self.duration_s)
-        return per_day
+        return self.written_bytes.astype(np.float64) * (_DAY / self.duration_s)
 
     @property
     def drive_writes_per_day(self) -> Seconds | None:
@@ -269,8 +268,7 @@ class Replay:
         if per_day is None:
             return None
         sizes = self.deployment.tier_blocks(self.routed.block_size) * self.block_bytes
-        overwritten: Seconds = per_day / (sizes * self.routed.num_replicas)
-        return overwritten
+        return per_day / (sizes * self.routed.num_replicas)
 
     def summary(self) -> dict[str, Any]:
         """Return every sum as plain numbers, lists and dicts; None where a figure cannot be told.

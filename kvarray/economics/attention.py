@@ -121,7 +121,7 @@ def _widths(fields: Fields, family: str, kind: str, layer: int) -> tuple[int, in
     own = _own_of_layer(fields, layer, "head_dim") or _own_of_kind(fields, kind, "key")
     key = own or _head_dim(fields, family)
     value = _own_of_layer(fields, layer, "v_head_dim") or _own_of_kind(fields, kind, "value")
-    if value is None and own is None:
+    if value is None and (own is None or kind == "sliding"):
         value = fields.count("v_head_dim")
     if fields.flag("attention_k_eq_v"):
         fields.assume("attention_k_eq_v: keys and values come from one projection, and both are kept")

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from kvarray.arrays import as_positive_int
-from kvarray.economics.dtypes import kv_dtype
+from kvarray.economics.dtypes import KVDtype, kv_dtype
 
-__all__ = ["FixedState", "KVStream", "heads_per_rank", "merge_alike"]
+__all__ = ["FixedState", "KVStream", "entry_bytes", "heads_per_rank", "merge_alike", "state_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +144,27 @@ def heads_per_rank(heads: int, tp: int, *, what: str) -> int:
     if tp % heads == 0:
         return 1
     raise ValueError(f"tp must divide the {heads} {what} heads, or be a multiple of them: got {tp}")
+
+
+def entry_bytes(stream: KVStream, number_format: KVDtype, tp: int) -> int:
+    """Return what one entry of a stream costs in one rank, all its layers together.
+
+    Examples
+    --------
+    >>> entry_bytes(KVStream("full", 8, (128, 128), layers=80), kv_dtype("fp16"), 1)
+    327680
+    """
+    heads = heads_per_rank(stream.heads, tp, what=f"{stream.kind} KV")
+    return stream.layers * heads * sum(number_format.vector_bytes(width) for width in stream.widths)
+
+
+def state_bytes(state: FixedState, tp: int) -> int:
+    """Return what a fixed state of one sequence costs in one rank, all its layers together.
+
+    Examples
+    --------
+    >>> state_bytes(FixedState("mamba", 8192, 16, "bf16", layers=28), 4)
+    1835008
+    """
+    heads = heads_per_rank(state.heads, tp, what=f"{state.kind} state")
+    return state.layers * heads * kv_dtype(state.dtype).vector_bytes(state.width)

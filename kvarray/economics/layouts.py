@@ -57,7 +57,7 @@ def layer_kinds(fields: Fields, family: str, row: Family) -> list[str]:
             raise fields.fail(f"{field} must name each of the {layers} layers: got {len(kinds)}")
     if stated:
         fields.used.update(_ONLY_WITHOUT_A_LIST)
-    implied = _implied(fields, layers, row, family)
+    implied = _implied(fields, layers)
     if implied is not None:
         stated[implied[0]] = implied[1]
     kinds = _agreed(fields, stated) if stated else _by_family(fields, layers, row, family)
@@ -168,24 +168,25 @@ _ONLY_WITHOUT_A_LIST = (
     "_sliding_window_pattern", "attention_chunk_size", "hybrid_layer_ids", "prefix_dense_sliding_window_pattern",
 )  # fmt: skip
 """Fields that add nothing where the layers are listed."""
+_NEEDS_A_LIST = (
+    "bamba", "gpt_neo", "granitemoehybrid", "kimi_linear", "mimo_v2_flash", "minimax_m1", "minimax_text_01",
+    "nemotron_h", "olmo_hybrid", "recurrent_gemma", "zamba2",
+)  # fmt: skip
+"""Families whose layers differ, and whose configs always say which is which."""
 
 
-def _implied(fields: Fields, layers: int, row: Family, family: str) -> tuple[str, list[str]] | None:
+def _implied(fields: Fields, layers: int) -> tuple[str, list[str]] | None:
     """Return the kinds that a period, an offset or indices imply, with the field they come from."""
-    explicit = fields.items("layer_types") is not None or fields.items("layers_block_type") is not None
+    is_listed = fields.has("layer_types") or fields.has("layers_block_type")
 
-    def default(field: str) -> int | None:
+    def number(field: str) -> int | None:
         """Return a number of the config, or the family's own, which must not speak against a list in the config."""
-        return (
-            fields.whole(field, fields.raw(field), low=0)
-            if fields.has(field)
-            else (None if explicit else fields.count(field, low=0))
-        )
+        return None if is_listed and not fields.has(field) else fields.count(field, low=0)
 
-    interval = default("full_attention_interval")
+    interval = number("full_attention_interval")
     if interval:
         return "full_attention_interval", ["linear" if (i + 1) % interval else "full" for i in range(layers)]
-    period, offset = default("attn_layer_period"), default("attn_layer_offset")
+    period, offset = number("attn_layer_period"), number("attn_layer_offset")
     if period:
         if offset is None or offset >= period:
             raise fields.fail(f"attn_layer_offset must be less than attn_layer_period = {period}: got {offset}")
@@ -197,7 +198,7 @@ def _implied(fields: Fields, layers: int, row: Family, family: str) -> tuple[str
             if outside:
                 raise fields.fail(f"{field} must be indices of the {layers} layers: got {outside[0]!r}")
             return field, ["full" if i in indices else other for i in range(layers)]
-    every = default("global_attn_every_n_layers")
+    every = number("global_attn_every_n_layers")
     if every:
         return "global_attn_every_n_layers", ["sliding" if (i + 1) % every else "full" for i in range(layers)]
     cycle = _named(fields, "block_types") or _named(fields, "_block_types")
@@ -229,9 +230,9 @@ def _by_family(fields: Fields, layers: int, row: Family, family: str) -> list[st
     """Return the kinds that the family's code gives its layers where the config lists none."""
     if family in ("mamba", "mamba2", "falcon_mamba"):
         return ["linear"] * layers
-    if family in ("falcon_h1",):
+    if family == "falcon_h1":
         return ["hybrid"] * layers
-    if family in ("bamba", "granitemoehybrid", "zamba2", "kimi_linear", "nemotron_h", "minimax_text_01"):
+    if family in _NEEDS_A_LIST:
         raise fields.fail("layer_types (or an older field that lists the attention layers) is missing")
     if family == "minimax":
         fields.assume("layers alternate between linear and full attention, the default of minimax configs")

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from kvarray.arrays import Flags, Ids, as_ints, as_positive_int
 from kvarray.economics.dtypes import KVDtype, kv_dtype
-from kvarray.economics.layers import FixedState, KVStream, heads_per_rank
+from kvarray.economics.layers import entry_bytes, state_bytes
 from kvarray.economics.model import ModelSpec
 from kvarray.ragged import lengths_to_offsets, row_ids
 
@@ -66,6 +66,7 @@ class Footprint:
         models: Sequence[ModelSpec],
         *,
         dtype: str | KVDtype | Sequence[str | KVDtype] = "bf16",
+        index_dtype: str | KVDtype | Sequence[str | KVDtype] | None = None,
         tp: ArrayLike = 1,
         with_drafts: bool = False,
     ) -> "Footprint":
@@ -77,6 +78,9 @@ class Footprint:
             One row each; repeat a model to compare formats.
         dtype : str or KVDtype, or a sequence of B
             Format of the cache: a name of `kv_dtype`, or its result. Fixed states keep their own.
+        index_dtype : str or KVDtype, or a sequence of B, optional
+            Format of the keys of sparse-attention indexers, that of the cache by default. vLLM and SGLang keep
+            DeepSeek's as ``kv_dtype("fp8", group_size=128, scale_dtype="fp32")``.
         tp : int, or array_like of int, shape (B,)
             Ranks that share the heads: heads are split, and copied where there are fewer than ranks.
         with_drafts : bool, optional
@@ -107,15 +111,16 @@ class Footprint:
         models = tuple(models)
         if not models:
             raise ValueError("models must name at least one model: got none")
-        formats = _formats(dtype, len(models))
+        formats = _formats("dtype", dtype, len(models))
+        index_formats = formats if index_dtype is None else _formats("index_dtype", index_dtype, len(models))
         ranks = np.asarray(tp)
         ranks = as_ints("tp", np.full(len(models), ranks) if ranks.ndim == 0 else ranks, low=1)
         if len(ranks) != len(models):
             raise ValueError(f"tp must be one number or one per model: got {len(ranks)} for {len(models)} models")
         rows = [model.streams + (model.draft_streams if with_drafts else ()) for model in models]
         entry = [
-            _entry_bytes(stream, number_format, int(degree))
-            for row, number_format, degree in zip(rows, formats, ranks, strict=True)
+            entry_bytes(stream, of_index if stream.kind == "index" else of_cache, int(degree))
+            for row, of_cache, of_index, degree in zip(rows, formats, index_formats, ranks, strict=True)
             for stream in row
         ]
         state = [_state_bytes(model, int(degree)) for model, degree in zip(models, ranks, strict=True)]
@@ -146,6 +151,7 @@ class Footprint:
             add nothing.
         """
         common = math.lcm(*self.ratio.tolist())
+        self._check_products(common)
         return -(-self._row_sums(self.entry_bytes * (common // self.ratio)) // common)
 
     def marginal_bytes(self, tokens: ArrayLike) -> Ids:
@@ -388,26 +394,16 @@ class Footprint:
             raise ValueError(f"tokens must be few enough for their bytes to fit 64 bits: got {int(tokens)}")
 
 
-def _formats(dtype: str | KVDtype | Sequence[str | KVDtype], rows: int) -> tuple[KVDtype, ...]:
+def _formats(name: str, dtype: str | KVDtype | Sequence[str | KVDtype], rows: int) -> tuple[KVDtype, ...]:
     if not isinstance(dtype, str | KVDtype | Sequence):
-        raise TypeError(f"dtype must be a number format or a sequence of them: got {dtype!r}")
+        raise TypeError(f"{name} must be a number format or a sequence of them: got {dtype!r}")
     one_or_more = [dtype] * rows if isinstance(dtype, str | KVDtype) else list(dtype)
     if len(one_or_more) != rows:
-        raise ValueError(f"dtype must be one format or one per model: got {len(one_or_more)} for {rows} models")
+        raise ValueError(f"{name} must be one format or one per model: got {len(one_or_more)} for {rows} models")
     return tuple(item if isinstance(item, KVDtype) else kv_dtype(item) for item in one_or_more)
-
-
-def _entry_bytes(stream: KVStream, number_format: KVDtype, tp: int) -> int:
-    heads = heads_per_rank(stream.heads, tp, what=f"{stream.kind} KV")
-    return stream.layers * heads * sum(number_format.vector_bytes(width) for width in stream.widths)
 
 
 def _state_bytes(model: ModelSpec, tp: int) -> int:
     if model.num_heads is not None and model.num_heads % tp:
         raise ValueError(f"tp must divide the {model.num_heads} attention heads of {model.name}: got {tp}")
-    return sum(_state_part(state, tp) for state in model.states)
-
-
-def _state_part(state: FixedState, tp: int) -> int:
-    heads = heads_per_rank(state.heads, tp, what=f"{state.kind} state")
-    return state.layers * heads * kv_dtype(state.dtype).vector_bytes(state.width)
+    return sum(state_bytes(state, tp) for state in model.states)

@@ -127,7 +127,7 @@ def _kimi_delta(fields: Fields, family: str) -> list[FixedState]:
 
 def _lightning(fields: Fields) -> list[FixedState]:
     heads = fields.need("heads")
-    dim = fields.count("head_dim") or fields.need("hidden") // heads
+    dim = fields.need("head_dim", why="lightning attention")
     return [FixedState("linear", heads, dim * dim, _state_dtype(fields))]
 
 

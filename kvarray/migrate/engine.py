@@ -160,7 +160,7 @@ class TransferEngine:
         self.assignment = assignment
         self.stream_node = None if stream_node is None else as_ids("stream_node", stream_node, 2**31)
         self.numa_penalty = as_real("numa_penalty", numa_penalty, low=1.0)
-        fail = as_floats("fail_s", fail_s, low=0.0, finite=False)
+        fail = np.array(as_floats("fail_s", fail_s, low=0.0, finite=False))
         self.fail_s = np.broadcast_to(fail, (self.num_streams,)) if fail.ndim == 0 else fail
         self._check_streams()
         self.lead = check_broadcast(
@@ -387,8 +387,9 @@ _ALWAYS = np.array([-np.inf])
 
 
 def _per_stream(name: str, figures: ArrayLike, *, open_low: bool = False) -> Seconds:
-    array = as_floats(name, figures, low=0.0, open_low=open_low)
-    return array[None] if array.ndim == 0 else array
+    array = np.atleast_1d(np.array(as_floats(name, figures, low=0.0, open_low=open_low)))
+    array.setflags(write=False)
+    return array
 
 
 def _at_stream(figures: Seconds, streams: Ids) -> Seconds:

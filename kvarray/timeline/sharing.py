@@ -6,17 +6,20 @@ arrives or departs, so time goes from event to event. Rates follow at once, as i
 control is left out.
 """
 
+import heapq
 import math
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import Flags, Seconds, as_floats, as_ints, check_broadcast
+from kvarray.arrays import Flags, Ids, Seconds, as_floats, as_ints, check_broadcast
 from kvarray.timeline.streams import as_arrivals
 from kvarray.timeline.timeline import Timeline
 
-__all__ = ["max_min_queue", "max_min_rates", "processor_sharing_queue"]
+__all__ = ["max_min_queue", "max_min_rates", "processor_sharing_queue", "share_evenly", "share_evenly_alone"]
+
+_SIDE_BY_SIDE = 32  # worlds from which steps of all of them beat one after the other
 
 _Item = TypeVar("_Item", bound=np.generic)
 
@@ -44,9 +47,10 @@ def processor_sharing_queue(arrival_s: ArrayLike, work_s: ArrayLike) -> Timeline
 
     Notes
     -----
-    Sequential law, 2 N events of O(N) for each world; worlds go side by side. A *shared clock* runs at 1 / n of time:
-    in one of its seconds every job present gets one second of work, and a job leaves when the clock has advanced by
-    its work since it came. The clock starts anew whenever the resource falls idle, so that rounding does not pile up.
+    Sequential law; 2 N events for each world, which go side by side where there are many. A *shared clock* runs at
+    1 / n of time: in one of its seconds every job present gets one second of work, and a job leaves when the clock
+    has advanced by its work since it came. The clock starts anew whenever the resource falls idle, so that rounding
+    does not pile up.
 
     References
     ----------
@@ -60,12 +64,37 @@ def processor_sharing_queue(arrival_s: ArrayLike, work_s: ArrayLike) -> Timeline
     arrival, work = as_arrivals(arrival_s), as_floats("work_s", work_s, low=0.0)
     shape = check_broadcast("arrival_s and work_s", arrival.shape, work.shape)
     arrival, work = np.broadcast_to(arrival, shape), np.broadcast_to(work, shape)
-    finish = _share_evenly(_rows(arrival), _rows(work)).reshape(shape)
+    worlds = _rows(arrival), _rows(work)
+    if len(worlds[0]) < _SIDE_BY_SIDE:
+        finish = np.array([share_evenly_alone(*world) for world in zip(*worlds, strict=True)]).reshape(shape)
+    else:
+        finish = share_evenly(*worlds).reshape(shape)
     return Timeline(arrival, arrival, finish, work, np.zeros(shape, dtype=np.int64), shared=True)
 
 
-def _share_evenly(arrival: Seconds, work: Seconds) -> Seconds:
-    """Finish times of rows of jobs; the loop is over events, of which each row has one at each step."""
+def share_evenly_alone(arrival: Seconds, work: Seconds) -> list[float]:
+    """Return the finish times of the jobs of one world, shape (N,); the loop is over events, of which it has 2 N."""
+    finish = [0.0] * len(arrival)
+    leaves_at: list[tuple[float, int]] = []  # on the shared clock, a heap of the jobs present
+    now = clock = 0.0
+    for job, (comes, needs) in enumerate(zip([*arrival.tolist(), math.inf], [*work.tolist(), 0.0], strict=True)):
+        while leaves_at and now + (leaves_at[0][0] - clock) * len(leaves_at) <= comes:
+            mark, first = leaves_at[0]
+            now += (mark - clock) * len(leaves_at)
+            clock, finish[first] = mark, now
+            heapq.heappop(leaves_at)
+        clock = clock + (comes - now) / len(leaves_at) if leaves_at else 0.0
+        now = comes
+        if job < len(finish):
+            heapq.heappush(leaves_at, (clock + needs, job))
+    return finish
+
+
+def share_evenly(arrival: Seconds, work: Seconds) -> Seconds:
+    """Return the finish times of many worlds, shape (L, N); the loop is over events, of which each has one at a step.
+
+    A step costs a call of NumPy or two dozen, which pays from a few dozen worlds on.
+    """
     num_rows, num_jobs = arrival.shape
     rows = np.arange(num_rows)
     finish = np.empty((num_rows, num_jobs))
@@ -74,8 +103,10 @@ def _share_evenly(arrival: Seconds, work: Seconds) -> Seconds:
     arrived = np.zeros(num_rows, dtype=np.int64)
     present = np.zeros(num_rows)
     now, clock = np.zeros(num_rows), np.zeros(num_rows)
+    window = slice(0, 1)
     for _ in range(2 * num_jobs):
-        first = leaves_at.argmin(axis=1)
+        window = _window(window, arrived, num_jobs, np.isfinite(leaves_at[:, window.start]))
+        first = leaves_at[:, window].argmin(axis=1) + window.start
         departure = now + (leaves_at[rows, first] - clock) * np.maximum(present, 1.0)
         arrival_next = upcoming[rows, arrived]
         departs = departure <= arrival_next
@@ -91,6 +122,14 @@ def _share_evenly(arrival: Seconds, work: Seconds) -> Seconds:
         arrived[came] += 1
         present += np.where(departs, -1.0, 1.0)
     return finish
+
+
+def _window(window: slice, arrived: Ids, num_jobs: int, is_present: Flags) -> slice:
+    """Return the jobs of which some row may have one present, given where the oldest one is; at least one job."""
+    start = window.start
+    if start < min(int(arrived.min()), num_jobs - 1) and not is_present.any():
+        start += 1
+    return slice(start, max(int(arrived.max()), start + 1))
 
 
 def max_min_rates(endpoints: ArrayLike, bytes_per_second: ArrayLike, *, active: ArrayLike = True) -> Seconds:
@@ -130,31 +169,38 @@ def max_min_rates(endpoints: ArrayLike, bytes_per_second: ArrayLike, *, active: 
     array([4., 5., 5.])
     """
     capacity = _as_capacity(bytes_per_second)
-    passes = _as_passes(endpoints, capacity.shape[-1])
+    passes, route = _as_routes(endpoints, capacity.shape[-1])
     going = np.asarray(active)
     if going.dtype != np.bool_:
         raise TypeError(f"active must be booleans: got {going.dtype}")
     going = going[None] if going.ndim == 0 else going
-    check_broadcast("active and endpoints", going.shape[-1:], (len(passes),))
+    check_broadcast("active and endpoints", going.shape[-1:], (len(route),))
     lead = check_broadcast("bytes_per_second and active", capacity.shape[:-1], going.shape[:-1])
     capacity = np.broadcast_to(capacity, (*lead, capacity.shape[-1]))
-    going = np.broadcast_to(going, (*lead, len(passes)))
-    return _fill(passes, _rows(capacity), _rows(going)).reshape(*lead, len(passes))
+    going = np.broadcast_to(going, (*lead, len(route)))
+    flows = going.astype(np.float64) @ (route[:, None] == np.arange(len(passes)))  # [..., routes]
+    rates = _fill(passes, _rows(capacity), _rows(flows)).reshape(flows.shape)
+    return np.where(going, rates[..., route], 0.0)
 
 
-def _fill(passes: Seconds, capacity: Seconds, going: Flags) -> Seconds:
-    """Max-min rates of rows of flows; each round fills at least one endpoint of every row that still has flows."""
-    rates = np.zeros(going.shape)
-    growing = going.copy()
+def _fill(passes: Seconds, capacity: Seconds, flows: Seconds) -> Seconds:
+    """Max-min rate of a flow of each route, in rows of worlds; flows with the same route always have the same rate.
+
+    Parameters are which endpoints a route passes [R, E], what they carry [L, E], and how many flows there are [L, R].
+    Each round fills at least one endpoint of every row that still has flows, so there are at most E.
+    """
+    rates = np.zeros(flows.shape)
+    growing = flows.copy()
+    left = capacity.copy()
     while growing.any():
-        left = capacity - rates @ passes  # [L, E]
-        sharers = growing @ passes
+        sharers = growing @ passes  # [L, E]
         share = np.divide(left, sharers, out=np.full(left.shape, np.inf), where=sharers > 0.0)
         level = share.min(axis=1, keepdims=True)
-        is_full = share <= level
-        stays = growing & ((is_full & (sharers > 0.0)) @ passes.T > 0.0)
-        rates = np.where(stays, level, rates)
-        growing &= ~stays
+        is_full = (share <= level) & (sharers > 0.0)
+        stays = (growing > 0.0) & (is_full @ passes.T > 0.0)
+        np.copyto(rates, level, where=stays)
+        left = np.maximum(left - np.where(stays, growing * rates, 0.0) @ passes, 0.0)
+        growing[stays] = 0.0
     return rates
 
 
@@ -197,53 +243,51 @@ def max_min_queue(
     """
     arrival, size = as_arrivals(arrival_s), as_floats("num_bytes", num_bytes, low=0.0)
     capacity = _as_capacity(bytes_per_second)
-    passes = _as_passes(endpoints, capacity.shape[-1])
+    passes, route = _as_routes(endpoints, capacity.shape[-1])
     lead = check_broadcast(
         "arrival_s, num_bytes and bytes_per_second", arrival.shape[:-1], size.shape[:-1], capacity.shape[:-1]
     )
-    check_broadcast("arrival_s, num_bytes and endpoints", arrival.shape[-1:], size.shape[-1:], (len(passes),))
+    check_broadcast("arrival_s, num_bytes and endpoints", arrival.shape[-1:], size.shape[-1:], (len(route),))
 
-    shape = (*lead, len(passes))
+    shape = (*lead, len(route))
     arrival, size = np.broadcast_to(arrival, shape), np.broadcast_to(size, shape)
     capacity = np.broadcast_to(capacity, (*lead, capacity.shape[-1]))
-    finish = _flow(_rows(arrival), _rows(size), passes, _rows(capacity)).reshape(shape)
-    narrowest = np.where(passes > 0.0, capacity[..., None, :], np.inf).min(axis=-1, initial=np.inf)
-    routes, resource = np.unique(passes, axis=0, return_inverse=True)
-    return Timeline(
-        arrival,
-        arrival,
-        finish,
-        size / narrowest,
-        np.broadcast_to(resource.reshape(-1), shape),
-        len(routes),
-        shared=True,
-    )
+    finish = _flow(_rows(arrival), _rows(size), route, passes, _rows(capacity)).reshape(shape)
+    narrowest = np.where(passes > 0.0, capacity[..., None, :], np.inf).min(axis=-1)  # [..., routes]
+    work = size / narrowest[..., route]
+    return Timeline(arrival, arrival, finish, work, np.broadcast_to(route, shape), len(passes), shared=True)
 
 
-def _flow(arrival: Seconds, size: Seconds, passes: Seconds, capacity: Seconds) -> Seconds:
+def _flow(arrival: Seconds, size: Seconds, route: Ids, passes: Seconds, capacity: Seconds) -> Seconds:
     """Finish times of rows of flows; the loop is over events, of which each row has one at each step."""
     num_rows, num_jobs = arrival.shape
     rows = np.arange(num_rows)
     finish = np.empty((num_rows, num_jobs))
     left = np.zeros((num_rows, num_jobs))
     going = np.zeros((num_rows, num_jobs), dtype=np.bool_)
+    flows = np.zeros((num_rows, len(passes)))
     upcoming = np.concatenate((arrival, np.full((num_rows, 1), np.inf)), axis=1)
     arrived = np.zeros(num_rows, dtype=np.int64)
     now = np.zeros(num_rows)
+    window = slice(0, 1)
     for _ in range(2 * num_jobs):
-        rates = _fill(passes, capacity, going)
-        needs = np.divide(left, rates, out=np.full(left.shape, np.inf), where=going)
-        first = needs.argmin(axis=1)
-        departure, arrival_next = now + needs[rows, first], upcoming[rows, arrived]
+        window = _window(window, arrived, num_jobs, going[:, window.start])
+        rates = np.where(going[:, window], _fill(passes, capacity, flows)[:, route[window]], 0.0)
+        needs = np.divide(left[:, window], rates, out=np.full(rates.shape, np.inf), where=going[:, window])
+        soonest = needs.argmin(axis=1)
+        first = soonest + window.start
+        departure, arrival_next = now + needs[rows, soonest], upcoming[rows, arrived]
         departs = departure <= arrival_next
 
-        passed = np.where(departs, needs[rows, first], arrival_next - now)
-        left = np.maximum(left - rates * passed[:, None], 0.0)
+        passed = np.where(departs, needs[rows, soonest], arrival_next - now)
+        left[:, window] = np.maximum(left[:, window] - rates * passed[:, None], 0.0)
         now = np.where(departs, departure, arrival_next)
         gone, came = rows[departs], rows[~departs]
         finish[gone, first[departs]] = now[departs]
         going[gone, first[departs]] = False
+        flows[gone, route[first[departs]]] -= 1.0
         going[came, arrived[came]] = True
+        flows[came, route[arrived[came]]] += 1.0
         left[came, arrived[came]] = size[came, arrived[came]]
         arrived[came] += 1
     return finish
@@ -261,12 +305,13 @@ def _as_capacity(bytes_per_second: ArrayLike) -> Seconds:
     return capacity
 
 
-def _as_passes(endpoints: ArrayLike, num_endpoints: int) -> Seconds:
-    """Return which endpoints each flow passes, as 0 or 1, shape [N, E]."""
+def _as_routes(endpoints: ArrayLike, num_endpoints: int) -> tuple[Seconds, Ids]:
+    """Return the distinct routes, as 0 or 1 for each endpoint they pass, shape [R, E], and the route of each flow."""
     ids = np.asarray(endpoints)
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise ValueError(f"endpoints must be of shape (flows, endpoints of a flow): got {ids.shape}")
     flat = as_ints("endpoints", ids.reshape(-1), low=0, high=num_endpoints)
     passes = np.zeros((len(ids), num_endpoints))
     passes[np.arange(len(ids))[:, None], flat.reshape(ids.shape)] = 1.0
-    return passes
+    routes, route = np.unique(passes, axis=0, return_inverse=True)
+    return routes, route.reshape(-1)

@@ -336,17 +336,21 @@ def serial_scan(work: Seconds, ready: Seconds, free: Seconds, *, start: Seconds,
         return
     if work.shape[-1] != finish.shape[-1]:
         work = np.broadcast_to(work, (*work.shape[:-1], finish.shape[-1]))
-    done = np.cumsum(work, axis=-1)  # finish times of a resource that never idles
     if ready.shape[-1] == 1:  # all ready at once: it idles before the first job only
-        np.add(done, np.maximum(ready, free[..., None]), out=finish)
-    else:
-        np.subtract(ready, done - work, out=finish)
-        np.maximum(finish[..., 0], free, out=finish[..., 0])
-        np.maximum.accumulate(finish, axis=-1, out=finish)
-        finish += done
+        begin = np.maximum(ready[..., 0], free)
+        np.cumsum(np.broadcast_to(work, finish.shape), axis=-1, out=finish)
+        if begin.any():
+            finish += begin[..., None]
+        start[..., 0] = begin
+        start[..., 1:] = finish[..., :-1]
+        return
+    done = np.cumsum(work, axis=-1)  # finish times of a resource that never idles
+    np.subtract(ready, done - work, out=finish)
+    np.maximum(finish[..., 0], free, out=finish[..., 0])
+    np.maximum.accumulate(finish, axis=-1, out=finish)
+    finish += done
     np.maximum(ready[..., 0], free, out=start[..., 0])
-    later = ready if ready.shape[-1] == 1 else ready[..., 1:]
-    np.maximum(later, finish[..., :-1], out=start[..., 1:])
+    np.maximum(ready[..., 1:], finish[..., :-1], out=start[..., 1:])
 
 
 def as_arrivals(arrival_s: ArrayLike) -> Seconds:

@@ -20,6 +20,7 @@ from kvarray.trace.records import Rows, most_blocks
 __all__ = ["UnusualChunkError", "read_chunk"]
 
 _KEY = b'"hash_ids"'
+_ESCAPED_LETTERS = tuple(b"\\u00%d" % high for high in (4, 5, 6, 7))  # of ASCII, the underscore among them
 
 
 class UnusualChunkError(Exception):
@@ -35,7 +36,7 @@ def read_chunk(text: bytes, first_line: int, *, block_size: int | None, last_arr
         If a line may be wrong, or is written in a way that only the reader of single records knows.
     """
     lists, rest = _take_lists_out(text)
-    records = _read_flat_objects(rest)
+    records = _read_objects(rest)
     ids = parse_integers(lists)
     if ids is None:
         raise UnusualChunkError
@@ -76,9 +77,11 @@ def _usual(is_usual: bool) -> None:
 def _take_lists_out(text: bytes) -> tuple[list[bytes], bytes]:
     """Return the texts between the brackets of all `hash_ids`, and the text with empty brackets in their place.
 
-    Without a backslash, a quotation mark always begins or ends a string, so that the key before a colon is a key.
+    The field name stands in quotation marks, neither of which is within a string: the second is not escaped, and a
+    first one that is would make it the end of some longer name, which `_spread_counts` notices. It is never spelled
+    in escapes.
     """
-    _usual(b"\\" not in text)
+    _usual(b"\\u00" not in text or not any(escape in text for escape in _ESCAPED_LETTERS))
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n")
     text = text.removesuffix(b"\n")
@@ -92,27 +95,33 @@ def _take_lists_out(text: bytes) -> tuple[list[bytes], bytes]:
     return [ids for ids, _, _ in parts], rest
 
 
-def _read_flat_objects(text: bytes) -> list[dict[str, Any]]:
-    """Return the objects of a text that has one of them, with no object inside it, on each line.
+def _read_objects(text: bytes) -> list[dict[str, Any]]:
+    """Return the object that stands on each line.
 
-    They are parsed as one list. A line cannot borrow from the next: all lines begin and end with a brace and have
-    no other, and when there are as many objects as lines, no brace stands within a string.
+    Lines of flat objects are parsed as one list. None of them can borrow from the next: they all begin and end with
+    a brace and have no other, and when there are as many objects as lines, no brace stands within a string.
     """
     num_lines = text.count(b"\n") + 1
     has_one_each = text.count(b"{") == text.count(b"}") == num_lines and text.count(b"}\n{") == num_lines - 1
-    _usual(has_one_each and text.startswith(b"{") and text.endswith(b"}"))
+    is_flat = has_one_each and text.startswith(b"{") and text.endswith(b"}")
     try:
-        objects: list[dict[str, Any]] = json.loads("[" + text.decode("utf-8").replace("\n", ",") + "]")
+        lines = text.decode("utf-8")
+        objects: list[dict[str, Any]]
+        if is_flat:
+            objects = json.loads("[" + lines.replace("\n", ",") + "]")
+        else:
+            objects = list(map(json.loads, lines.split("\n")))
     except (ValueError, RecursionError):
         raise UnusualChunkError from None
-    _usual(len(objects) == num_lines)
+    _usual(len(objects) == num_lines and set(map(type, objects)) == {dict})
     return objects
 
 
 def _spread_counts(list_counts: Ids, records: list[dict[str, Any]]) -> Ids:
     """Return the number of ids of each record, 0 where it has no `hash_ids`."""
     has_list = ["hash_ids" in record for record in records]
-    _usual(sum(has_list) == len(list_counts))  # so that no record has the key twice, and no list is another field's
+    # A record that has the field has a list at least; so they are as many only if each list is such a field.
+    _usual(sum(has_list) == len(list_counts))
     if all(has_list):
         return list_counts
     counts = np.zeros(len(records), dtype=np.int64)

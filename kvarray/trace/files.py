@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from os import PathLike, fspath
+from os import PathLike, fsdecode
 from typing import IO, Any, Literal, Protocol, cast
 
 from kvarray.arrays import as_positive_int
@@ -100,7 +100,7 @@ def _open(path_or_file: str | PathLike[str] | IO[Any], stack: ExitStack) -> tupl
     """Return a name for messages, and the open file."""
     if hasattr(path_or_file, "read"):
         return str(getattr(path_or_file, "name", "<file object>")), path_or_file
-    path = fspath(path_or_file)
+    path = fsdecode(path_or_file)
     if path == "-":
         return "<stdin>", getattr(sys.stdin, "buffer", sys.stdin)
     try:
@@ -255,7 +255,7 @@ def write_trace(trace: Trace, path: str | PathLike[str], *, compressed: bool = F
     -----
     O(N). The same trace always gives the same bytes.
     """
-    target = fspath(path)
+    target = fsdecode(path)
     if target.lower().endswith(".npz"):
         from kvarray.trace.archive import write_archive
 
@@ -278,5 +278,5 @@ def write_trace(trace: Trace, path: str | PathLike[str], *, compressed: bool = F
             return
         import gzip
 
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
             packed.writelines(json_lines(trace))

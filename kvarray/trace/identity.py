@@ -104,11 +104,10 @@ def stream_identity(block_ids: NDArray[Any], offsets: Ids, *, namespace: Ids | N
     if limit is None:
         return number_keys(block_ids)
     ids = block_ids.view(np.int64)
-    steps = np.zeros(limit + 1, dtype=np.int64)
+    cover = _Cover(limit, len(ids))
     for run in _runs(ids, offsets, None):
-        np.add.at(steps, run.first, 1)
-        np.add.at(steps, run.last + 1, -1)
-    return Identity(ids, limit, int(np.count_nonzero(np.cumsum(steps[:-1]))))
+        cover.add(run.first, run.last)
+    return Identity(ids, limit, int(np.count_nonzero(cover.is_covered())))
 
 
 def _compact_limit(block_ids: NDArray[Any]) -> int | None:
@@ -163,10 +162,33 @@ def _runs(ids: Ids, offsets: Ids, codes: Ids | None) -> Iterator[_Runs]:
         yield _Runs(own[places], last, parent)
 
 
+class _Cover:
+    """Which of the ids below a limit lie in one of many ranges: steps up and down, summed once at the end."""
+
+    def __init__(self, limit: int, most: int) -> None:
+        self._dtype = _narrowest(most)
+        self._steps = np.zeros(limit + 1, dtype=self._dtype)
+
+    def add(self, first: Ids, last: Ids) -> None:
+        """Add the ranges ``first .. last``, which are empty where last is first - 1."""
+        np.add.at(self._steps, first, self._dtype(1))
+        np.add.at(self._steps, last + 1, self._dtype(-1))
+
+    def is_covered(self) -> Flags:
+        """Return a flag for each id; nothing can be added afterwards."""
+        np.cumsum(self._steps, dtype=self._dtype, out=self._steps)
+        return self._steps[:-1] > 0
+
+
+def _narrowest(limit: int) -> type[np.int32] | type[np.int64]:
+    """Return the dtype for numbers up to a limit: tables of half the size are several times as fast when fresh."""
+    return np.int32 if limit < 2**31 else np.int64
+
+
 def _count_if_chained(ids: Ids, limit: int, offsets: Ids, codes: Ids | None) -> int | None:
     """Return the number of distinct ids, all below `limit`, if each has one parent, else None."""
-    parents = np.full(limit, _UNSET, dtype=np.int64)  # of the first ids of runs
-    steps = np.zeros(limit + 1, dtype=np.int64)  # up by one where the rest of a run begins, down where it has ended
+    parents = np.full(limit, _UNSET, dtype=_narrowest(max(limit, len(offsets))))  # of the first ids of runs
+    rests = _Cover(limit, len(ids))  # ids in runs after the first
     for run in _runs(ids, offsets, codes):
         known = parents[run.first]
         fresh = np.flatnonzero(known != run.parent)
@@ -176,9 +198,8 @@ def _count_if_chained(ids: Ids, limit: int, offsets: Ids, codes: Ids | None) -> 
         parents[first] = parent
         if (parents[first] != parent).any():  # two of this piece
             return None
-        np.add.at(steps, run.first + 1, 1)
-        np.add.at(steps, run.last + 1, -1)
-    is_rest = np.cumsum(steps[:-1]) > 0
+        rests.add(run.first + 1, run.last)
+    is_rest = rests.is_covered()
     is_first = parents != _UNSET
     return None if (is_rest & is_first).any() else int(np.count_nonzero(is_rest | is_first))
 

@@ -20,6 +20,7 @@ Other fields are left alone. null is the same as a missing field. Booleans are n
 
 import json
 import math
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,9 +29,25 @@ from kvarray.arrays import Flags, Ids, Seconds
 from kvarray.trace.labels import Label
 from kvarray.trace.log import MalformedError, shown
 
-__all__ = ["Record", "Rows", "as_rows", "most_blocks", "read_record", "too_many_blocks"]
+__all__ = ["BlockIds", "Record", "Rows", "as_rows", "most_blocks", "read_record", "too_many_blocks"]
 
 _END = 2**63
+
+
+class BlockIds(NamedTuple):
+    """Block ids of a record: the bytes of their bits as int64, and which are 2^63 or more."""
+
+    bits: bytes
+    is_large: Flags | None = None
+    has_negative: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of ids."""
+        return len(self.bits) // 8
+
+
+_NONE = BlockIds(b"")
 
 
 class Record(NamedTuple):
@@ -39,7 +56,7 @@ class Record(NamedTuple):
     arrival_s: float
     input_tokens: int
     output_tokens: int
-    block_ids: list[int] | None
+    block_ids: BlockIds | None
     block_size: int | None
     session: Label
     namespace: Label
@@ -97,9 +114,9 @@ def read_record(line: bytes, *, block_size: int | None, size_is_given: bool, las
     input_tokens = _read_length("input_length", fields)
     output_tokens = _read_length("output_length", fields)
     block_size = _read_block_size(fields, block_size, size_is_given)
-    block_ids = _read_block_ids(fields)
-    if block_ids and block_size is not None and len(block_ids) > -(-input_tokens // block_size):
-        raise MalformedError(too_many_blocks(len(block_ids), input_tokens, block_size))
+    block_ids = _read_block_ids(fields, may_hold_booleans=b"true" in line or b"false" in line)
+    if block_ids and block_size is not None and block_ids.size > -(-input_tokens // block_size):
+        raise MalformedError(too_many_blocks(block_ids.size, input_tokens, block_size))
     session, namespace = _read_name("session", fields), _read_name("namespace", fields)
     return Record(arrival_s, input_tokens, output_tokens, block_ids, block_size, session, namespace)
 
@@ -161,19 +178,27 @@ def _read_block_size(fields: dict[str, Any], known: int | None, is_given: bool) 
     return value
 
 
-def _read_block_ids(fields: dict[str, Any]) -> list[int] | None:
+def _read_block_ids(fields: dict[str, Any], *, may_hold_booleans: bool) -> BlockIds | None:
     value = fields.get("hash_ids")
     if value is None:
         return None
     if type(value) is not list:
         raise MalformedError(f"hash_ids must be a list: got {shown(value)}")
-    if set(map(type, value)) - {int}:
-        place = next(i for i, item in enumerate(value) if type(item) is not int)
-        raise MalformedError(f"hash_ids[{place}] must be an integer: got {shown(value[place])}")
-    if value and (min(value) < -_END or max(value) >= 2 * _END):
-        place = next(i for i, item in enumerate(value) if not -_END <= item < 2 * _END)
+    try:
+        bits = struct.pack(f"={len(value)}q", *value)  # takes booleans and integers, of 64 bits at most
+    except struct.error:
+        bits = None
+    if bits is None or may_hold_booleans:
+        place = next((i for i, item in enumerate(value) if type(item) is not int), None)
+        if place is not None:
+            raise MalformedError(f"hash_ids[{place}] must be an integer: got {shown(value[place])}")
+    if bits is not None:
+        return BlockIds(bits, has_negative=bool(value) and min(value) < 0)
+    place = next((i for i, item in enumerate(value) if not -_END <= item < 2 * _END), None)
+    if place is not None:
         raise MalformedError(f"hash_ids[{place}] must fit 64 bits, from -2^63 to 2^64 - 1: got {shown(value[place])}")
-    return value
+    bits = struct.pack(f"={len(value)}Q", *[item % (2 * _END) for item in value])
+    return BlockIds(bits, np.array([item >= _END for item in value]), min(value) < 0)
 
 
 def _read_name(name: str, fields: dict[str, Any]) -> Label:
@@ -194,20 +219,23 @@ def _required(name: str, fields: dict[str, Any]) -> Any:
 
 def as_rows(lines: list[int], records: list[Record], *, block_size: int | None) -> Rows:
     """Return records and the lines they stand on as columns; `block_size` is the one known before them."""
-    ids = [record.block_ids or [] for record in records]
-    flat = [block_id for row in ids for block_id in row]
-    is_large = np.array([block_id >= _END for block_id in flat], dtype=np.bool_)
+    ids = [record.block_ids or _NONE for record in records]
+    is_large = None
+    if any(row.is_large is not None for row in ids):
+        is_large = np.concatenate(
+            [np.zeros(row.size, np.bool_) if row.is_large is None else row.is_large for row in ids]
+        )
     return Rows(
         lines=np.array(lines, dtype=np.int64),
         arrival_s=np.array([record.arrival_s for record in records], dtype=np.float64),
         input_tokens=np.array([record.input_tokens for record in records], dtype=np.int64),
         output_tokens=np.array([record.output_tokens for record in records], dtype=np.int64),
-        counts=np.array([len(row) for row in ids], dtype=np.int64),
-        bits=np.array([b - 2 * _END if b >= _END else b for b in flat], dtype=np.int64),
-        is_large=is_large if is_large.any() else None,
-        has_negative=any(block_id < 0 for block_id in flat),
+        counts=np.array([row.size for row in ids], dtype=np.int64),
+        bits=np.frombuffer(b"".join([row.bits for row in ids]), dtype=np.int64),
+        is_large=is_large,
+        has_negative=any(row.has_negative for row in ids),
         has_blocks=any(record.block_ids is not None for record in records),
-        block_size=next((r.block_size for r in reversed(records)), block_size),
+        block_size=records[-1].block_size if records else block_size,
         session=[record.session for record in records],
         namespace=[record.namespace for record in records],
     )

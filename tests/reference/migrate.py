@@ -71,7 +71,12 @@ def steps_behind(steps, arrive, waits_for_all):
     """Finish of decode steps, step i behind piece i (the last piece, beyond it) or behind all of them."""
     if waits_for_all:
         return timeline.serial(steps, [max(arrive)] * len(steps))
-    return timeline.serial(steps, [max(arrive[: i + 1]) for i in range(len(steps))])
+    latest = NEVER
+    ready = []
+    for i in range(len(steps)):
+        latest = max(latest, arrive[i]) if i < len(arrive) else latest
+        ready.append(latest)
+    return timeline.serial(steps, ready)
 
 
 def schedule(name, sizes, prefill, steps, engine, *, group=1):

@@ -12,6 +12,17 @@ def prefix_keys(requests, namespaces):
     ]
 
 
+def prefix_numbers(requests):
+    """Number of the prefix at each reference, in order of first appearance: a trie of (parent, id)."""
+    children, numbers = {}, []
+    for request in requests:
+        parent = None
+        for block in request:
+            parent = children.setdefault((parent, block), len(children))
+            numbers.append(parent)
+    return numbers
+
+
 def stream_keys(requests, namespaces):
     """For each reference: namespace and its own id."""
     return [(namespace, block) for request, namespace in zip(requests, namespaces, strict=True) for block in request]
