@@ -10,7 +10,7 @@ from kvarray import Deployment, Trace, builtin_trace, replay, write_trace
 from kvarray.cli import main
 from tests.data import data_file
 
-FLAGS = ["--bytes-per-token", "1kB", "--prefill", "llama-3.1-8b-h100", "--tier", "gpu=900kB", "--tier", "cpu=9MB@1GB/s"]
+FLAGS = ["--bytes-per-token", "1kB", "--prefill", "llama-3.1-8b-h100", "--tier", "gpu=9MB", "--tier", "cpu=90MB@1GB/s"]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_it_answers_what_the_module_answers(capsys, path):
     deployment = Deployment.from_dict({
         "bytes_per_token": 1000,
         "prefill": "llama-3.1-8b-h100",
-        "tiers": ["gpu=900kB", "cpu=9MB@1GB/s"],
+        "tiers": ["gpu=9MB", "cpu=90MB@1GB/s"],
         "replicas": 3,
         "routing": "prefix_hash",
         "target_ttft": 0.005,
@@ -82,13 +82,13 @@ def test_it_answers_what_the_module_answers(capsys, path):
     assert answer["ttft_s"]["p99"] == float(result.ttft_quantile(0.99))
     assert answer["share_within_target"] == result.share_within(0.005)
     assert [item["text"] for item in answer["answers"]] == [item.text for item in result.explain()]
-    assert answer["deployment"]["tiers"] == {"gpu": 56, "cpu": 562}
+    assert answer["deployment"]["tiers"] == {"gpu": 562, "cpu": 5625}
 
 
 def test_flags_say_what_a_file_says_and_go_before_it(capsys, path, tmp_path):
     file = tmp_path / "deployment.toml"
     file.write_text(
-        'bytes_per_token = "1kB"\nprefill = "llama-3.1-8b-h100"\ntiers = ["gpu=900kB", "cpu=9MB@1GB/s"]\n'
+        'bytes_per_token = "1kB"\nprefill = "llama-3.1-8b-h100"\ntiers = ["gpu=9MB", "cpu=90MB@1GB/s"]\n'
         'replicas = 2\nwrite_mode = "write_through"\n'
     )
     told = ask(capsys, path, *FLAGS, "--replicas", 2, "--write-mode", "write_through")
