@@ -27,6 +27,7 @@ from kvarray.deploy import (
     REASONS,
     ROUTINGS,
     LruHits,
+    first_token_times,
     prefix_aware_costs,
     queue_times,
     route,
@@ -489,6 +490,7 @@ def test_worlds_of_sizes_bandwidths_and_rates_are_each_by_itself(trace, both, ra
     bandwidths = np.repeat(np.array(rates)[:, None], lower, axis=1)  # [rates, K - 1]
     service = service_times(routed, deployment, hits, bytes_per_second=bandwidths)
     queued = queue_times(routed, deployment, service)
+    assert first_token_times(routed, deployment, service).tolist() == queued.ttft_s.tolist()
     assert queued.ttft_s.shape == (2, len(rates), trace.num_requests)
     for i in range(2):
         for j, rate in enumerate(rates):
