@@ -34,10 +34,12 @@ from kvarray.deploy import (
     service_times,
     tier_hits,
 )
+from kvarray.deploy.caches import Caches, usable_blocks
+from kvarray.deploy.hits import stepped_reach
 from kvarray.deploy.routing import _prefix_hashes
 from kvarray.reuse import UNITS, tier_curve
 from kvarray.stepping import step_requests
-from kvarray.tier import TierSpec
+from kvarray.tier import TieredCache, TierSpec
 from tests.data import data_file, published_cases
 from tests.reference import replay as twin
 from tests.strategies import chained
@@ -464,6 +466,46 @@ def test_hits_are_those_of_each_replica_by_itself(trace, both):
     if hits.reach is not None:
         assert (hits.reach[:, -1].sum(axis=1) == np.minimum(hits.blocks.sum(axis=1), hits.usable)).all()
         assert (np.diff(hits.reach.sum(axis=-1), axis=1) >= 0).all()
+
+
+@given(served_traces(), deployments(policies=("lru",), separated=False))
+def test_lru_that_a_router_looks_at_is_lru_stepped(trace, both):
+    deployment, _ = both
+    caches, usable = Caches(trace, deployment), usable_blocks(trace, deployment).tolist()
+    closed, stepped = caches.new(), caches.stepped()
+    for path, most in zip(caches.paths, usable, strict=True):
+        assert closed.cached(path) == stepped.cached(path)
+        assert closed.serve(path, usable=most) == stepped.serve(path, usable=most)
+
+
+@given(
+    served_traces(),
+    st.sampled_from(["lru", "lfu", "s3_fifo", "slru"]),
+    st.sampled_from(["exclusive", "write_through", "selective", "write_back"]),
+    st.sampled_from([1, 2, None]),
+    st.lists(st.integers(1, 5), min_size=2, max_size=3),
+)
+def test_what_lies_behind_a_tier_that_is_left_out_is_known_block_by_block(trace, policy, mode, promote_at, sizes):
+    tiers = tuple(TierSpec(f"t{k}", blocks=size, up=Link(1.0) if k else None) for k, size in enumerate(sizes))
+    deployment = replace(
+        BASE,
+        tiers=tiers,
+        policy=policy,
+        write_mode=mode,
+        promote_at=promote_at,
+        smaller_below=True,
+        allow_oversize=True,
+    )
+    routed = route(trace, deployment)
+    reach = stepped_reach(routed, deployment)
+    cache = TieredCache(tiers, policy=policy, write_mode=mode, promote_at=promote_at, smaller_below=True)
+    found = cache.access_prefix(trace.prefix_ids, trace.offsets).tier.tolist()
+    usable = usable_blocks(trace, deployment).tolist()
+    for number, (start, stop) in enumerate(pairwise(trace.offsets.tolist())):
+        path = found[start : min(stop, start + usable[number])]
+        for depth in range(len(sizes)):
+            part = twin.leading(path, depth)
+            assert reach[number, depth].tolist() == [part.count(tier) for tier in range(len(sizes))]
 
 
 @given(served_traces(), deployments(policies=("lru",)))

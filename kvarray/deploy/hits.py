@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvarray.arrays import Ids, as_ints, refuse
-from kvarray.deploy.caches import Caches, serve, usable_blocks
+from kvarray.deploy.caches import Caches, usable_blocks
 from kvarray.deploy.deployment import Deployment
 from kvarray.deploy.routing import Routed
 from kvarray.reuse import TierFlows, hit_curve, tier_curve
@@ -137,9 +137,9 @@ def stepped_reach(routed: Routed, deployment: Deployment) -> Ids:
     caches, usable = Caches(routed.trace, deployment), usable_blocks(routed.trace, deployment).tolist()
     reach = []
     for replica in range(routed.num_replicas):
-        tiers = caches.new()
+        tiers = caches.stepped()
         rows = routed.order[routed.offsets[replica] : routed.offsets[replica + 1]]
-        reach += [serve(tiers, caches.paths[row], usable=usable[row]) for row in rows.tolist()]
+        reach += [tiers.serve(caches.paths[row], usable=usable[row]) for row in rows.tolist()]
     num_tiers = len(deployment.tiers)
     return np.array(reach, dtype=np.int64).reshape(-1, num_tiers, num_tiers)
 
