@@ -10,11 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvarray import BlockAllocator, BlockStateError, BlockTable, CapacityError
-from kvarray.block import CLEARED, STORED
+from kvarray import BlockAllocator, BlockStateError, BlockTable, CapacityError, index
+from kvarray.block import CLEARED, STORED, pool
 from kvarray.policies import lru
 from tests.reference.block import PoolReference, RefusedError, TableReference
 
+FEW = index._FEW, pool.FEW
 SYMBOLS = st.lists(st.integers(0, 1), max_size=4)  # contents of the full blocks of a sequence
 POLICIES = {None: "lru", "lru": lambda columns: lru(columns), "lfu": "lfu", "fifo": "fifo"}
 
@@ -38,8 +39,10 @@ class BlockMachine(RuleBasedStateMachine):
         watermark=st.integers(0, 1),
         recompute_last=st.booleans(),
         events=st.booleans(),
+        few=st.sampled_from([(0, 0), FEW]),
     )
-    def start(self, num_blocks, block_size, key, release_order, removed_at, watermark, recompute_last, events):
+    def start(self, num_blocks, block_size, key, release_order, removed_at, watermark, recompute_last, events, few):
+        index._FEW, pool.FEW = few  # small batches both ways: in NumPy calls, and in loops over integers
         sizes = {"block_size": block_size, "max_sequences": 4, "max_blocks": 5}
         self.pool = BlockAllocator(
             num_blocks, policy=POLICIES[key], release_order=release_order, removed_at=removed_at, events=events
@@ -57,6 +60,9 @@ class BlockMachine(RuleBasedStateMachine):
         self.handle_of = {}  # number of the twin's sequence -> handle
         self.mine = []  # blocks held outside of the table, once for each time
         self.known = set()  # hashes that events have told of
+
+    def teardown(self):
+        index._FEW, pool.FEW = FEW
 
     # Both sides of a call
 

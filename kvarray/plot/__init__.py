@@ -1,8 +1,24 @@
 """Pictures of results. matplotlib is imported when one is drawn, and no earlier."""
 
 from kvarray.plot.curve import plot_curve
+from kvarray.plot.demo import plot_bars, plot_scenario, plot_tier_access, plot_tree
 from kvarray.plot.figure import new_figure, save_figure
 from kvarray.plot.replay import plot_replay
+from kvarray.plot.tiers import plot_gain, plot_policies
 from kvarray.plot.transfer import plot_schedule, plot_sweep, plot_timeline
 
-__all__ = ["new_figure", "plot_curve", "plot_replay", "plot_schedule", "plot_sweep", "plot_timeline", "save_figure"]
+__all__ = [
+    "new_figure",
+    "plot_bars",
+    "plot_curve",
+    "plot_gain",
+    "plot_policies",
+    "plot_replay",
+    "plot_scenario",
+    "plot_schedule",
+    "plot_sweep",
+    "plot_tier_access",
+    "plot_timeline",
+    "plot_tree",
+    "save_figure",
+]
