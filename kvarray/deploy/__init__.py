@@ -17,7 +17,8 @@ from kvarray.deploy.deployment import ROUTINGS, Deployment, Separation
 from kvarray.deploy.hits import LruHits, TierHits, tier_hits
 from kvarray.deploy.misses import REASONS, Misses, misses_of
 from kvarray.deploy.queues import QueueTimes, first_token_times, queue_times
-from kvarray.deploy.replay import COLUMNS, Replay, replay
+from kvarray.deploy.replay import replay
+from kvarray.deploy.result import COLUMNS, Replay
 from kvarray.deploy.routing import Routed, prefix_aware_costs, route
 from kvarray.deploy.service import ServiceTimes, service_times
 

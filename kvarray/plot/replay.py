@@ -67,7 +67,8 @@ def _draw_tokens(axes: Any, result: Replay) -> None:
     shares = sums / np.maximum(sums.sum(axis=0), 1.0)
     greys = [str(shade) for shade in np.linspace(0.9, 0.45, len(_MISSES))]
     colours = [f"C{k}" for k in range(len(result.deployment.tier_names))] + greys
-    axes.stackplot(edges[:-1], shares, labels=list(parts), colors=colours, step="post")
+    shares = np.append(shares, shares[:, -1:], axis=1)  # the last step ends where the last window does
+    axes.stackplot(edges, shares, labels=list(parts), colors=colours, step="post")
     axes.set_ylim(0, 1)
     axes.set_xlim(edges[0], edges[-1])
     axes.set_xlabel("arrival, s")
