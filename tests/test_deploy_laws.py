@@ -34,7 +34,6 @@ from kvarray.tier import TieredCache, TierSpec
 from tests.deployments import BASE, RATES, as_requests, close, deployments, run_twin, served_traces
 from tests.reference import replay as twin
 
-
 FEWER = settings(max_examples=max(settings.default.max_examples * 2 // 5, 1))
 
 
