@@ -285,6 +285,18 @@ def test_a_summary_counts_the_window_alone_and_is_plain():
     assert summary["saved_s"] == pytest.approx((trace.input_tokens - result.prefill_s)[250:].sum())
 
 
+@pytest.mark.parametrize("schedule", ["sequential", "layered", "chunked"])
+def test_kv_that_moves_to_decode_nodes_is_counted(schedule):
+    trace = _trace(input_tokens=[48, 48, 40])
+    link = Link(2.0, latency_s=5.0, alpha_s=0.5)
+    apart = Separation(link, schedule, streams=2, layers=4, chunk_tokens=24)
+    result = replay(trace, replace(BASE, separation=apart, bytes_per_token=3))
+    assert result.transfer_bytes == result.summary()["transfer_bytes"] == 136 * 3
+    pieces = {"sequential": 9, "layered": 12, "chunked": 6}[schedule]  # each takes the cost of a fragment
+    assert result.busy_s["transfer"].sum() == pytest.approx((136 * 3 / 2.0 + pieces * 0.5) / 2)
+    assert result.throughput_ceiling == pytest.approx(3 / max(float(busy.max()) for busy in result.busy_s.values()))
+
+
 def test_an_empty_trace_has_a_replay():
     trace = Trace([], [0], block_size=16)
     for changes in ({}, {"replicas": 3, "routing": "prefix_aware"}, {"separation": Separation(Link(1.0), "pipelined")}):

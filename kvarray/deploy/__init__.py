@@ -12,7 +12,6 @@ The steps are pure functions, so that whoever asks for many deployments does eac
 All between the first and the last are in the order of `Routed.order`: replica after replica, each in order of arrival.
 """
 
-from kvarray.deploy.advice import Answer, explain
 from kvarray.deploy.deployment import ROUTINGS, Deployment, Separation
 from kvarray.deploy.hits import LruHits, TierHits, tier_hits
 from kvarray.deploy.misses import REASONS, Misses, misses_of
@@ -26,7 +25,6 @@ __all__ = [
     "COLUMNS",
     "REASONS",
     "ROUTINGS",
-    "Answer",
     "Deployment",
     "LruHits",
     "Misses",
@@ -36,7 +34,6 @@ __all__ = [
     "Separation",
     "ServiceTimes",
     "TierHits",
-    "explain",
     "first_token_times",
     "misses_of",
     "prefix_aware_costs",

@@ -247,6 +247,13 @@ class Replay:
         return {f"{names[k]}->{names[k + 1]}": int(moved[k]) for k in range(len(names) - 1)}
 
     @property
+    def transfer_bytes(self) -> int:
+        """Bytes that moved to decode nodes; 0 where decode is not separate."""
+        if self.deployment.separation is None:
+            return 0
+        return self.totals["token"] * self.deployment.bytes_per_token
+
+    @property
     def written_bytes(self) -> Ids:
         """Bytes written to each tier of all replicas together, shape (K,): what wears an SSD."""
         written: Ids = self.flows.written[self.is_counted].sum(axis=0) * self.block_bytes
@@ -303,6 +310,7 @@ class Replay:
             "loaded_bytes": int(self.loaded_bytes[counted].sum()),
             "link_loaded_bytes": self.link_loaded_bytes,
             "link_down_bytes": self.link_down_bytes,
+            "transfer_bytes": self.transfer_bytes,
             "written_bytes": dict(zip(names, self.written_bytes.tolist(), strict=True)),
             "written_bytes_per_day": None if per_day is None else dict(zip(names, per_day.tolist(), strict=True)),
             "drive_writes_per_day": None
