@@ -97,7 +97,7 @@ class BlockMachine(RuleBasedStateMachine):
         hashes = [chain(symbols) for symbols, _ in prompts]
         got, expected = self.both(
             lambda: self.table.admit(
-                [n for _, n in prompts],
+                np.array([n for _, n in prompts], dtype=np.int64),
                 hashes=np.array([h for row in hashes for h in row], dtype=np.uint64),
                 hash_offsets=np.cumsum([0, *map(len, hashes)]),
             ),
@@ -119,12 +119,13 @@ class BlockMachine(RuleBasedStateMachine):
             symbols = data.draw(st.lists(st.integers(0, 1), max_size=unnamed))
             last = sequence.last_hash or 1
             hashes.append([int(bin(last)[2:] + "".join(map(str, symbols[: i + 1])), 2) for i in range(len(symbols))])
+        offsets = np.cumsum([0, *map(len, hashes)])
         copies, expected = self.both(
             lambda: self.table.append(
                 self.handles(numbers),
-                counts,
+                np.array(counts, dtype=np.int64),
                 hashes=np.array([h for row in hashes for h in row], dtype=np.uint64),
-                hash_offsets=np.cumsum([0, *map(len, hashes)]),
+                hash_offsets=offsets if offsets[-1] else None,
             ),
             [
                 lambda n=n, c=c, h=h: self.table_twin.append(n, c, h)

@@ -339,7 +339,8 @@ class BlockAllocator:
         """
         ids = self._ids(block_ids)
         hashes = as_hashes("hashes", hashes)
-        check_same_length(block_ids=ids, hashes=hashes)
+        if len(ids) != len(hashes):
+            check_same_length(block_ids=ids, hashes=hashes)
         parents = None
         if parent_hashes is not None:
             parents = as_uint64("parent_hashes", parent_hashes)
@@ -436,10 +437,13 @@ class BlockAllocator:
     def _ids(self, block_ids: ArrayLike) -> Ids:
         """Return `block_ids` as ids of blocks."""
         ids = np.asarray(block_ids)
-        # One pass finds ids that are too large and, seen as unsigned, ids that are negative.
-        is_good = ids.dtype == np.int64 and ids.ndim == 1 and ids.flags.c_contiguous
-        if is_good and (len(ids) == 0 or np.maximum.reduce(ids.view(np.uint64)) < self._pool.num_blocks):
-            return ids
+        if ids.dtype == np.int64 and ids.ndim == 1:
+            if len(ids) == 1:
+                is_good = 0 <= ids.item() < self._pool.num_blocks
+            else:  # one pass finds ids that are too large and, seen as unsigned, ids that are negative
+                is_good = len(ids) == 0 or np.maximum.reduce(ids.view(np.uint64)) < self._pool.num_blocks
+            if is_good:
+                return ids
         return as_ids("block_ids", block_ids, self._pool.num_blocks)
 
 

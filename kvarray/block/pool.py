@@ -23,7 +23,7 @@ __all__ = ["FEW", "BlockPool", "Sink", "keep_first", "keep_last", "refuse_ids"]
 Sink: TypeAlias = Callable[[Ids, Hashes], None]
 """Called with the ids and hashes of victims before their blocks are reused; raises to refuse."""
 
-FEW = 48  # blocks for which loops over Python integers are cheaper than NumPy calls
+FEW = 48  # blocks for which loops over Python integers are cheaper than NumPy calls, most of all in a cold cache
 _POLICY_COLUMNS = ("last_use", "created", "uses")
 
 
@@ -157,6 +157,10 @@ class BlockPool:
                 parent_of[i] = parent
                 parent = key
         return hits + taken, num_hits
+
+    def is_writable(self, i: int) -> bool:
+        """Return whether a held block can be written in place: it has one holder and no hash."""
+        return self._ref_items[i] == 1 and not self._hash_items[i]
 
     def drop(self, ids: Ids, rows: Ids | None = None) -> None:
         """Release blocks.
@@ -357,19 +361,21 @@ class BlockPool:
 
     def _queue_up(self, ids: Ids, rows: Ids | None) -> None:
         """Put blocks that have lost their last holder where they belong."""
-        is_hashed = self.block_hash.take(ids) != NO_HASH
-        num_hashed = int(np.count_nonzero(is_hashed))
+        hashes = self.block_hash.take(ids)
+        num_hashed = int(np.count_nonzero(hashes))
         self.num_cached += num_hashed
         if self.policy:
             self._stamp(ids)
-        if self._unhashed_first and num_hashed < len(ids):
+        if num_hashed < len(ids) and (self.policy or self._unhashed_first):
+            is_hashed = hashes != NO_HASH
             unhashed = ids[~is_hashed]
-            if rows is not None:
-                unhashed = unhashed[np.argsort(-rows[~is_hashed], kind="stable")]
-            self.queue.push_front(unhashed)
+            if not self._unhashed_first:
+                self.queue.push_back(unhashed)
+            elif rows is None:
+                self.queue.push_front(unhashed)
+            else:  # the blocks of a later group stand before those of an earlier one
+                self.queue.push_front(unhashed[np.argsort(-rows[~is_hashed], kind="stable")])
             ids = ids[is_hashed]
-        elif self.policy:
-            self.queue.push_back(ids[~is_hashed])
         if self.policy is None:
             self.queue.push_back(ids)
 

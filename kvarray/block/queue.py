@@ -51,6 +51,7 @@ class FreeQueue:
         self._place = np.empty(num_ids, dtype=np.int32)
         self._entry_items = self._entries.data
         self._place_items = self._place.data
+        self._format = self._entry_items.format
         self.assign(np.arange(num_ids))
 
     def __len__(self) -> int:
@@ -176,7 +177,7 @@ class FreeQueue:
         if self._tail + len(ids) > len(self._entries):
             self._centre()
         end = self._tail + len(ids)
-        self._entry_items[self._tail : end] = array(self._entry_items.format, ids)
+        self._entry_items[self._tail : end] = array(self._format, ids)
         place = self._place_items
         for at, item in enumerate(ids, self._tail):
             place[item] = at
@@ -187,7 +188,7 @@ class FreeQueue:
         if self._head < len(ids):
             self._centre()
         start = self._head - len(ids)
-        self._entry_items[start : self._head] = array(self._entry_items.format, ids)
+        self._entry_items[start : self._head] = array(self._format, ids)
         place = self._place_items
         for at, item in enumerate(ids, start):
             place[item] = at

@@ -49,7 +49,8 @@ def replace_state(
 
 def save_snapshot(path: str | PathLike[str], snapshot: Snapshot) -> None:
     """Write a snapshot to a ``.npz`` file."""
-    np.savez(path, allow_pickle=False, **snapshot)
+    arrays: dict[str, Any] = dict(snapshot)
+    np.savez(path, **arrays)
 
 
 def load_snapshot(path: str | PathLike[str]) -> Snapshot:

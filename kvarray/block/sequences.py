@@ -75,6 +75,7 @@ class Sequences:
         self._num_free_rows = self._num_rows
         # Views for single items: indexing a memoryview takes a third of the time of indexing an array.
         self._cell_items = self._cells.data
+        self._format = self._cell_items.format
         self._token_items = self._num_tokens.data
         self._num_hashed_items = self._num_hashed.data
         self._last_hash_items = self._last_hash.data

@@ -41,6 +41,9 @@ from kvarray.ragged import ranges, ranks
 __all__ = ["Admission", "BlockTable", "Copies", "TableStats"]
 
 
+_NOTHING = np.empty(0, dtype=np.int64)
+
+
 class Admission(NamedTuple):
     """Sequences that were admitted.
 
@@ -287,6 +290,8 @@ class BlockTable(Sequences):
         -----
         Sequential law: of n sequences that share a last block, the first n - 1 get copies.
         """
+        if hash_offsets is None and self._append_one(np.asarray(handles), np.asarray(num_tokens)):
+            return Copies(source=_NOTHING, target=_NOTHING)
         rows = self._different_rows(handles)
         counts = as_ints("num_tokens", num_tokens, low=0)
         check_same_length(handles=rows, num_tokens=counts)
@@ -489,7 +494,7 @@ class BlockTable(Sequences):
 
         blocks, num_hits = given
         row, handle = self._take_row()
-        self._cell_items[row * self._width : row * self._width + num_blocks] = array(self._cell_items.format, blocks)
+        self._cell_items[row * self._width : row * self._width + num_blocks] = array(self._format, blocks)
         self._token_items[row] = count
         if num_hashes:
             self._num_hashed_items[row] = num_hashes
@@ -498,7 +503,27 @@ class BlockTable(Sequences):
         self._block_queries += num_hashes
         self._block_hits += num_hits
         result = np.array([handle, num_hits, num_hits * size])
-        return Admission(handles=result[:1], hit_blocks=result[1:2], hit_tokens=result[2:])
+        return Admission(result[:1], result[1:2], result[2:])
+
+    def _append_one(self, handles: Ids, counts: Ids) -> bool:
+        """Append to one sequence as `append` does; False for several, for copies, and where it would refuse."""
+        row = self._row_of_one(handles)
+        if row < 0 or counts.shape != (1,) or counts.dtype != np.int64:
+            return False
+        old, size = self._token_items[row], self._block_size
+        new = old + counts.item()
+        old_blocks, num_blocks = -(-old // size), -(-new // size)
+        num_new = num_blocks - old_blocks
+        if new < old or num_blocks > self._width or num_new > self._pool.num_available:
+            return False
+        end = row * self._width + old_blocks
+        if new > old and old % size and not self._pool.is_writable(self._cell_items[end - 1]):
+            return False
+
+        if num_new:
+            self._cells[end : end + num_new] = self._pool.take(num_new)
+        self._token_items[row] = new
+        return True
 
     def _free_one(self, row: int) -> None:
         """Free the sequence in a row as `free` does."""
