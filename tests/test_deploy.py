@@ -264,6 +264,20 @@ def test_what_loads_as_fast_as_it_computes_is_loaded():
     assert replay(trace, replace(least, min_load_tokens=9)).loaded_bytes.tolist() == [0, 0]
 
 
+def test_a_block_of_which_no_token_is_used_is_not_loaded():
+    """All of the second prompt is cached, but its last token is computed, and it is all that its last block holds."""
+    trace = Trace([1, 2, 1, 2], [0, 2, 4], block_size=4, input_tokens=[5, 5], arrival_s=[0.0, 100.0])
+    tiers = (TierSpec("gpu", blocks=1), TierSpec("cpu", blocks=8, up=Link(1.0)))
+    deployment = replace(BASE, tiers=tiers, allow_oversize=True)
+    result = replay(trace, deployment)
+    assert result.hit_blocks.tolist() == [[0, 0], [1, 1]]
+    assert (result.used_tokens.tolist(), result.loaded_bytes.tolist()) == ([0, 4], [0, 0])
+    assert result.ttft_s.tolist() == [5.0, 1.0]
+    whole = replay(trace, replace(deployment, min_prefill_tokens=0))
+    assert (whole.used_tokens.tolist(), whole.loaded_bytes.tolist()) == ([0, 5], [0, 4])
+    assert whole.ttft_s.tolist() == [5.0, 4.0]
+
+
 def test_a_worker_takes_requests_in_order():
     """A load that takes long holds up the requests behind it, loads or none; overlap hides the prefill of its own."""
     trace = Trace([1, 2, 1, 2, 1], [0, 2, 4, 5], block_size=4, input_tokens=[8, 8, 4], arrival_s=[0.0, 100.0, 101.0])
