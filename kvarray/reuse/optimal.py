@@ -1,4 +1,4 @@
-"""The best that any eviction policy could have hit: farthest next use, for prefixes.
+"""The most blocks that any eviction policy could have hit: farthest next use, for prefixes.
 
 With the future known, a cache keeps what is used next soonest and may refuse to admit what is used later than all it
 holds. Blocks of one path have next uses that never fall with depth, so the best choice keeps paths whole from the
@@ -10,7 +10,8 @@ Taken in the order in which they end, an interval is kept exactly if slots are f
 (evicting the farthest comes to the same: what it drops could not have stayed). Each takes the slots that came free
 latest before it begins. What a larger cache could not keep a smaller one cannot either, so capacities are served from
 the largest down, each with what the one before it kept; and where the cache has room for everything, nothing is served
-at all.
+at all. Blocks that all requests share, such as a system prompt, are always used next by the next request: they are kept
+first, and leave a smaller cache to the rest.
 
 References
 ----------
@@ -25,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from kvarray.arrays import Ids, as_ints
 from kvarray.reuse.curve import first_counted
-from kvarray.reuse.distances import Runs, prefix_runs
+from kvarray.reuse.distances import Runs, runs_of
 from kvarray.trace import Trace
 
 __all__ = ["OptimalHits", "optimal_hits"]
@@ -41,7 +42,10 @@ class OptimalHits:
 
 
 def optimal_hits(trace: Trace, capacities: ArrayLike, *, window: float = 0.0, runs: Runs | None = None) -> OptimalHits:
-    """Return the most hits that any eviction policy could have had.
+    """Return the hits of a cache that keeps what is used next soonest: the most blocks any policy could have hit.
+
+    The most blocks, over the whole trace: where partial blocks are few tokens, or a window counts only the end, another
+    policy may have more tokens, or more in the window.
 
     Parameters
     ----------
@@ -77,7 +81,7 @@ def optimal_hits(trace: Trace, capacities: ArrayLike, *, window: float = 0.0, ru
     array([2, 4, 5, 5])
     """
     levels = as_ints("capacities", np.atleast_1d(np.asarray(capacities)), low=0)
-    runs = prefix_runs(trace) if runs is None else runs
+    runs = runs_of(trace, runs)
     first = first_counted(trace, window)
     counts = trace.block_counts
     missing = (trace.block_size or 0) - trace.last_block_tokens
@@ -85,18 +89,31 @@ def optimal_hits(trace: Trace, capacities: ArrayLike, *, window: float = 0.0, ru
     # Runs come in the order of the requests that use them, and of a request the head comes first.
     hot = np.flatnonzero(runs.is_hot)
     begin, end, kept = runs.previous[hot], runs.request[hot], runs.length[hot]
+    shared = _blocks_of_all(begin, end, kept, trace.num_requests)
+    kept = np.where(end - begin == 1, kept - shared, kept)
+    some = np.flatnonzero(kept)
+    begin, end, kept = begin[some], end[some], kept[some]
+
     left = _next_places(end, trace.num_requests)
     places = (begin + 1).tolist(), (end + 1).tolist()
     hit_blocks, hit_tokens = np.zeros((2, len(levels)), dtype=np.int64)
     for k in np.argsort(-levels, kind="stable"):
-        capacity = int(levels[k])
+        of_all = min(shared, int(levels[k]))
+        capacity = int(levels[k]) - of_all
         if _most_at_once(begin, end, kept, trace.num_requests) > capacity:
             kept = np.array(_take_slots(capacity, places, kept.tolist(), left.copy()), dtype=np.int64)
         hits = np.bincount(end, weights=kept, minlength=trace.num_requests).astype(np.int64)
+        hits[1:] += of_all
         is_whole = (hits == counts) & (counts > 0)
         tokens = hits * (trace.block_size or 0) - np.where(is_whole, missing, 0)
         hit_blocks[k], hit_tokens[k] = hits[first:].sum(), tokens[first:].sum()
     return OptimalHits(levels, hit_blocks, hit_tokens)
+
+
+def _blocks_of_all(begin: Ids, end: Ids, length: Ids, num_requests: int) -> int:
+    """Return how many leading blocks all requests share."""
+    with_the_next = length[end - begin == 1]
+    return int(with_the_next.min()) if len(with_the_next) == num_requests - 1 > 0 else 0
 
 
 def _most_at_once(begin: Ids, end: Ids, length: Ids, num_requests: int) -> float:
