@@ -69,8 +69,20 @@ from kvarray.prefix import (
     TreeEvents,
     TreeStats,
 )
-from kvarray.reuse import HitCurve, hit_curve, optimal_hits, stream_curve, ttl_curve, working_set
-from kvarray.stepping import PrefixSteps, step_prefix
+from kvarray.reuse import (
+    HitCurve,
+    TierCost,
+    TierCurve,
+    TierFlows,
+    hit_curve,
+    optimal_hits,
+    stream_curve,
+    tier_curve,
+    ttl_curve,
+    working_set,
+)
+from kvarray.stepping import PrefixSteps, step_policy, step_prefix
+from kvarray.tier import TierAccess, TieredCache, TierSpec
 from kvarray.timeline import (
     Timeline,
     assigned_timeline,
@@ -142,6 +154,12 @@ __all__ = [
     "ServedBatch",
     "SizeSearch",
     "TableStats",
+    "TierAccess",
+    "TierCost",
+    "TierCurve",
+    "TierFlows",
+    "TierSpec",
+    "TieredCache",
     "Timeline",
     "TokenTable",
     "Trace",
@@ -187,8 +205,10 @@ __all__ = [
     "round_robin_timeline",
     "schedule_batch",
     "serial_timeline",
+    "step_policy",
     "step_prefix",
     "stream_curve",
+    "tier_curve",
     "ttl_curve",
     "working_set",
     "write_trace",

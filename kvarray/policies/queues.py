@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kvarray.policies.keys import Policy
+from kvarray.policies.keys import Policy, smallest
 from kvarray.policies.runs import Ghosts, Run, RunQueue
 
 __all__ = [
@@ -800,9 +800,7 @@ class Keyed(Order):
             "created": np.array([run.place for run in runs], dtype=np.int64),
             "uses": np.array([run.uses for run in runs], dtype=np.int64),
         }
-        keys = self.policy(columns)
-        ordered = np.lexsort(keys[::-1]) if isinstance(keys, tuple) else np.argsort(keys, kind="stable")
-        return runs[int(ordered[0])], _ALL
+        return runs[int(smallest(self.policy(columns), 1)[0])], _ALL
 
 
 ORDERS: Mapping[str, Callable[..., Order]] = {
