@@ -257,6 +257,17 @@ class Deployment:
         return np.array(check_tiers(self.tiers, block_size * self.bytes_per_token), dtype=np.int64)
 
     @property
+    def is_stack(self) -> bool:
+        """Whether the tiers are one recency list cut at some places, so that hits of every size have a closed form."""
+        admits_all = all(tier.admission == "always" and not tier.min_tokens for tier in self.tiers)
+        return (
+            self.policy == "lru"
+            and self.write_mode in ("exclusive", "write_through")
+            and self.promote_at == 1
+            and admits_all
+        )
+
+    @property
     def tier_names(self) -> tuple[str, ...]:
         """Names of the tiers, the fastest first."""
         return tuple(tier.name for tier in self.tiers)

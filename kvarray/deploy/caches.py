@@ -1,0 +1,104 @@
+"""The tiers of one replica, stepped request by request: for what looks at them while they change, or at their order.
+
+`kvarray.stepping` counts what tiers serve; here a request's hits are seen in the order of its path, and before it is
+served at all.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvarray.deploy.deployment import Deployment
+from kvarray.policies import order_maker
+from kvarray.stepping.segments import Segments, segments, single_blocks
+from kvarray.tier.cascade import Cascade
+from kvarray.trace import Trace
+
+__all__ = ["Caches", "Path", "cached_blocks", "serve"]
+
+Path = list[tuple[int, int]]
+"""Segments of a request from its head to its tail: row, and blocks."""
+
+
+class Caches:
+    """The paths of a trace, and tiers to step through them, as many as there are replicas.
+
+    Attributes
+    ----------
+    paths : list of Path
+        One for each request.
+    """
+
+    def __init__(self, trace: Trace, deployment: Deployment) -> None:
+        assert trace.block_size is not None  # the trace has block ids
+        self._deployment = deployment
+        self._sizes = deployment.tier_blocks(trace.block_size).tolist()
+        tokens = trace.block_tokens if any(tier.min_tokens for tier in deployment.tiers) else None
+        weights = trace.block_tokens / trace.block_size if deployment.policy == "gdsf" else None
+        self._orders = order_maker(deployment.policy, rng=deployment.seed)
+        if self._orders(1).single_blocks:
+            cut = single_blocks(trace)
+        else:
+            cut = segments(trace, alike=[column for column in (tokens, weights) if column is not None])
+        self._tokens = None if tokens is None else _by_row(cut, tokens)
+        self._weights = None if weights is None else _by_row(cut, weights)
+        steps = list(zip(cut.row.tolist(), cut.blocks.tolist(), strict=True))
+        self.paths: list[Path] = [steps[start:stop] for start, stop in pairwise(cut.offsets.tolist())]
+
+    def new(self) -> Cascade:
+        """Return empty tiers."""
+        tiers = self._deployment.tiers
+        return Cascade(
+            [self._orders(size) for size in self._sizes],
+            write_mode=self._deployment.write_mode,
+            write_at=self._deployment.write_at,
+            promote_at=self._deployment.promote_at,
+            min_tokens=[tier.min_tokens for tier in tiers],
+            by_frequency=[tier.admission == "frequency" for tier in tiers],
+            tokens=self._tokens,
+            weights=self._weights,
+        )
+
+
+def serve(tiers: Cascade, path: Path) -> list[list[int]]:
+    """Serve a request and return what its leading hit needs of each tier, if tiers down to some depth are used.
+
+    Returns
+    -------
+    list of list of int
+        Item m: blocks of each tier in the leading part of the path that lies in tiers 0 to m.
+    """
+    num_tiers = tiers.tiers
+    reach = [[0] * num_tiers for _ in range(num_tiers)]
+    deepest = 0
+    for _, start, stop, tier, _ in tiers.use(path):
+        deepest = max(deepest, tier)
+        for depth in range(deepest, num_tiers):
+            reach[depth][tier] += stop - start
+        if deepest == num_tiers:
+            break
+    return reach
+
+
+def cached_blocks(tiers: Cascade, path: Path) -> int:
+    """Return how many leading blocks of a path some tier holds; nothing is used."""
+    cached = 0
+    for row, blocks in path:
+        runs = [run for order in tiers.orders for run in order.rows.get(row, ())]
+        end = 0
+        for run in sorted(runs, key=lambda run: run.start):
+            if run.start <= end:
+                end = max(end, run.stop)
+        cached += end
+        if end < blocks:
+            break
+    return cached
+
+
+def _by_row(cut: Segments, column: NDArray[np.generic]) -> Sequence[float]:
+    """Return a column's value at the first use of each row."""
+    values = np.zeros(cut.num_rows, dtype=column.dtype)
+    values[cut.row[::-1]] = column[cut.first[::-1]]  # the last assignment counts
+    return list(values.tolist())
