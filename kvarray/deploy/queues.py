@@ -93,7 +93,7 @@ def queue_times(
     array([32., 63., 63.])
     """
     arrival = routed.arrival_s if arrival_s is None else np.asarray(arrival_s)
-    shape = check_broadcast("service and arrival_s", service.prefill_s.shape, arrival.shape)
+    shape = check_broadcast("service and arrival_s", service.load_s.shape, arrival.shape)
     pieces = None if deployment.separation is None else pieces_of(routed, deployment, service)
     out = {name: np.zeros(shape) for name in QueueTimes.__dataclass_fields__}
     if not deployment.queueing:

@@ -717,7 +717,7 @@ class RandomOrder(Order):
 
     single_blocks = True
 
-    def __init__(self, capacity: int, rng: np.random.Generator) -> None:
+    def __init__(self, capacity: int, rng: "np.random.Generator") -> None:
         super().__init__(capacity)
         self.rng = rng
         self.held: list[Run] = []
