@@ -11,6 +11,7 @@ The steps are pure functions, so that whoever asks for many deployments does eac
 All between the first and the last are in the order of `Routed.order`: replica after replica, each in order of arrival.
 """
 
+from kvarray.deploy.advice import Answer, explain
 from kvarray.deploy.deployment import ROUTINGS, Deployment, Separation
 from kvarray.deploy.hits import LruHits, TierHits, tier_hits
 from kvarray.deploy.misses import REASONS, Misses, misses_of
@@ -23,6 +24,7 @@ __all__ = [
     "COLUMNS",
     "REASONS",
     "ROUTINGS",
+    "Answer",
     "Deployment",
     "LruHits",
     "Misses",
@@ -32,6 +34,7 @@ __all__ = [
     "Separation",
     "ServiceTimes",
     "TierHits",
+    "explain",
     "misses_of",
     "prefix_aware_costs",
     "queue_times",

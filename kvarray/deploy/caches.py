@@ -4,8 +4,8 @@
 served at all.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,8 +97,9 @@ def cached_blocks(tiers: Cascade, path: Path) -> int:
     return cached
 
 
-def _by_row(cut: Segments, column: NDArray[np.generic]) -> Sequence[float]:
+def _by_row(cut: Segments, column: NDArray[Any]) -> list[Any]:
     """Return a column's value at the first use of each row."""
     values = np.zeros(cut.num_rows, dtype=column.dtype)
     values[cut.row[::-1]] = column[cut.first[::-1]]  # the last assignment counts
-    return list(values.tolist())
+    rows: list[Any] = values.tolist()
+    return rows

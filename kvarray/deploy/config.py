@@ -18,15 +18,17 @@ key                 value
 `target_ttft`       a duration; the field is `target_ttft_s`
 ==================  =====================================================================================
 
-A link is a name of `kvarray.LINKS`, a rate, or a table: ``rate``, ``latency``, ``alpha``, ``fragment``. Sizes, rates
-and durations are texts with units (`kvarray.units`) or plain numbers of bytes, bytes per second and seconds.
+A link is a name of `kvarray.LINKS`, a rate, or a table: ``name`` or ``rate``, ``latency``, ``alpha``, ``fragment``,
+and ``count`` of equal ones side by side, over which each block is spread, as over the links of all GPUs of a replica.
+Sizes, rates and durations are texts with units (`kvarray.units`) or plain numbers of bytes, bytes per second, seconds.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields as fields_of
 from os import PathLike, fspath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from kvarray.arrays import as_positive_int, as_real
 from kvarray.deploy.deployment import Deployment, Separation
 from kvarray.deploy.hardware import KERNEL_SHARE, model_times, named_parameters
 from kvarray.economics.latency import GPUS, PREFILL_TIMES, DecodeTime, PrefillTime
@@ -34,6 +36,8 @@ from kvarray.economics.model import ModelSpec
 from kvarray.link import LINKS, Link
 from kvarray.tier.spec import TierSpec
 from kvarray.units import parse_bytes, parse_count, parse_rate, parse_seconds
+
+_Times = TypeVar("_Times", PrefillTime, DecodeTime)
 
 __all__ = ["KEYS", "read_deployment", "read_link", "read_tier", "read_toml"]
 
@@ -128,15 +132,23 @@ def read_link(item: Any, where: str = "link") -> Link:
         raise ValueError(f"{where} must be a rate or a known link: got {item!r}{_hint(item, LINKS)}")
     if not isinstance(item, Mapping):
         return Link(_number(where, item, parse_rate))
-    _check_table(where, item, ("rate", "latency", "alpha", "fragment"))
-    if "rate" not in item:
-        raise ValueError(f"{where}.rate must be given")
-    return Link(
-        _number(f"{where}.rate", item["rate"], parse_rate),
-        latency_s=_number(f"{where}.latency", item.get("latency", 0.0), parse_seconds),
-        alpha_s=_number(f"{where}.alpha", item.get("alpha", 0.0), parse_seconds),
-        fragment_bytes=_number(f"{where}.fragment", item["fragment"], parse_bytes) if "fragment" in item else None,
-    )
+    _check_table(where, item, ("name", "rate", "latency", "alpha", "fragment", "count"))
+    if ("name" in item) == ("rate" in item):
+        raise ValueError(f"{where} must have a name or a rate: got {dict(item)!r}")
+    named = read_link(item["name"], f"{where}.name") if "name" in item else None
+    count = as_positive_int(f"{where}.count", _number(f"{where}.count", item.get("count", 1), parse_count))
+    given = {
+        "bytes_per_second": _number(f"{where}.rate", item["rate"], parse_rate)
+        if named is None
+        else named.bytes_per_second,
+        "latency_s": _number(f"{where}.latency", item.get("latency", named.latency_s if named else 0.0), parse_seconds),
+        "alpha_s": _number(f"{where}.alpha", item.get("alpha", named.alpha_s if named else 0.0), parse_seconds),
+    }
+    fragment = item.get("fragment", named.fragment_bytes if named else None)
+    if fragment is not None:
+        given["fragment_bytes"] = _number(f"{where}.fragment", fragment, parse_bytes) * count
+    given["bytes_per_second"] = as_real(f"{where}.rate", given["bytes_per_second"]) * count
+    return Link(**given, source=named.source if named else "")
 
 
 def _read_separation(item: Any, model: ModelSpec | None) -> Separation | None:
@@ -210,18 +222,20 @@ def _read_prefill(item: Any) -> PrefillTime:
         if item not in PREFILL_TIMES:
             raise ValueError(f"prefill must be one of {', '.join(PREFILL_TIMES)}, or a table: got {item!r}")
         return PREFILL_TIMES[item]
-    return PrefillTime(*_durations("prefill", item, ("start", "per_token", "per_pair")))
+    return _times(PrefillTime, "prefill", item, ("start", "per_token", "per_pair"))
 
 
 def _read_decode(item: Any) -> DecodeTime:
     if isinstance(item, DecodeTime):
         return item
-    return DecodeTime(*_durations("decode", item, ("base", "per_request", "per_token")))
+    return _times(DecodeTime, "decode", item, ("base", "per_request", "per_token"))
 
 
-def _durations(where: str, item: Any, keys: tuple[str, ...]) -> list[float]:
+def _times(kind: type[_Times], where: str, item: Any, keys: tuple[str, str, str]) -> _Times:
+    """Return a time model of three durations."""
     _check_table(where, item, keys)
-    return [_number(f"{where}.{key}", item.get(key, 0.0), parse_seconds) for key in keys]
+    first, second, third = (_number(f"{where}.{key}", item.get(key, 0.0), parse_seconds) for key in keys)
+    return kind(first, second, third)
 
 
 def _number(where: str, value: Any, parse: Callable[[str], Any]) -> Any:

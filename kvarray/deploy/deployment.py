@@ -25,6 +25,8 @@ __all__ = ["ROUTINGS", "Deployment", "Separation"]
 ROUTINGS = ("round_robin", "session", "prefix_hash", "least_loaded", "prefix_aware")
 """How a request finds its replica; the last two look at the state of all replicas."""
 
+_NO_DECODE = DecodeTime(0.0, 0.0, 0.0)
+
 
 @dataclass(frozen=True)
 class Separation:
@@ -139,7 +141,7 @@ class Deployment:
     tiers: tuple[TierSpec, ...]
     bytes_per_token: int
     prefill: PrefillTime
-    decode: DecodeTime = DecodeTime(0.0, 0.0, 0.0)
+    decode: DecodeTime = _NO_DECODE
     model: str = ""
     block_size: int | None = None
     policy: str | Policy = "lru"

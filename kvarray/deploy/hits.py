@@ -20,7 +20,7 @@ from kvarray.deploy.routing import Routed
 from kvarray.reuse import TierFlows, hit_curve
 from kvarray.stepping import step_requests
 
-__all__ = ["LruHits", "TierHits", "tier_hits"]
+__all__ = ["LruHits", "TierHits", "stepped_reach", "tier_hits"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ def tier_hits(routed: Routed, deployment: Deployment) -> TierHits:
     assert flows.hit_tokens is not None  # blocks of a trace have tokens
     reach = None
     if not deployment.is_stack and (deployment.recompute_slow or deployment.min_load_tokens) and len(sizes) > 1:
-        reach = _reach(routed, deployment)
+        reach = stepped_reach(routed, deployment)
     return TierHits(flows.hits, flows.hit_tokens, reach, flows)
 
 
@@ -119,8 +119,8 @@ def _join(parts: list[TierFlows]) -> TierFlows:
     )
 
 
-def _reach(routed: Routed, deployment: Deployment) -> Ids:
-    """Step the replicas again, and keep what each request finds in the order of its path."""
+def stepped_reach(routed: Routed, deployment: Deployment) -> Ids:
+    """Return `TierHits.reach` of tiers that are no stack, by stepping them; see there."""
     caches = Caches(routed.trace, deployment)
     reach = []
     for replica in range(routed.num_replicas):

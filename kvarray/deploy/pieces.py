@@ -13,6 +13,7 @@ from kvarray.arrays import Ids, Seconds
 from kvarray.deploy.deployment import Deployment
 from kvarray.deploy.routing import Routed
 from kvarray.deploy.service import ServiceTimes
+from kvarray.link import Link
 from kvarray.ragged import lengths_to_offsets, ranges, ranks, row_ids
 
 __all__ = ["Pieces", "pieces_of"]
@@ -45,6 +46,11 @@ class Pieces:
         total: Seconds = np.add.reduceat(self.seconds, self.offsets[:-1], axis=-1)
         return total
 
+    def moving_s(self, link: Link) -> Seconds:
+        """Seconds for which the pieces of each request keep a stream of a link busy, shape (B,)."""
+        busy = replace(link, latency_s=0.0).seconds(self.num_bytes)
+        return replace(self, seconds=busy).prefill_s
+
     def part(self, rows: slice) -> "Pieces":
         """Return the pieces of a slice of the requests."""
         offsets = self.offsets[rows.start : rows.stop + 1]
@@ -74,9 +80,11 @@ def pieces_of(routed: Routed, deployment: Deployment, service: ServiceTimes) -> 
     if separation.schedule == "layered":
         layers = separation.layers
         assert layers is not None  # checked by the separation
+        piece_bytes: Seconds = np.repeat(tokens * (deployment.bytes_per_token / layers), layers)
+        seconds: Seconds = np.repeat(service.prefill_s / layers, layers, axis=-1)
         return Pieces(
-            np.repeat(tokens * (deployment.bytes_per_token / layers), layers),
-            np.repeat(service.prefill_s / layers, layers, axis=-1),
+            piece_bytes,
+            seconds,
             np.arange(len(tokens) + 1) * layers,
             step_s,
         )

@@ -35,13 +35,14 @@ class QueueTimes:
     =============  ====================================================================================
     column         seconds, shape (..., B)
     =============  ====================================================================================
-    `ttft_s`       from arrival to the first token: the sum of all below
+    `ttft_s`       from arrival to the first token: the sum of those below
     `queue_s`      waiting behind others, for links and for the worker
     `load_s`       loading alone, beyond what computing hides
     `prefill_s`    computing
     `transfer_s`   waiting for KV to move to the decode node; 0 where decode is not separate
     `decode_s`     the first decode step after prefill where decode is separate; below 0 where the schedule lets
                    it end before the last piece is computed
+    `moving_s`     how long the KV of each request keeps the streams to its decode node busy; no part of the sum
     =============  ====================================================================================
     """
 
@@ -51,6 +52,7 @@ class QueueTimes:
     prefill_s: Seconds
     transfer_s: Seconds
     decode_s: Seconds
+    moving_s: Seconds
 
 
 def queue_times(
@@ -96,6 +98,8 @@ def queue_times(
     shape = check_broadcast("service and arrival_s", service.load_s.shape, arrival.shape)
     pieces = None if deployment.separation is None else pieces_of(routed, deployment, service)
     out = {name: np.zeros(shape) for name in QueueTimes.__dataclass_fields__}
+    if pieces is not None and deployment.separation is not None:
+        out["moving_s"][...] = pieces.moving_s(deployment.separation.link) / deployment.separation.streams
     if not deployment.queueing:
         _fill_alone(out, routed, deployment, service, pieces)
         return QueueTimes(**out)

@@ -7,7 +7,7 @@ may be left out (`Deployment`).
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,9 @@ from kvarray.deploy.routing import Routed, route
 from kvarray.deploy.service import service_times
 from kvarray.reuse import UNITS, TierFlows
 from kvarray.trace import Trace
+
+if TYPE_CHECKING:
+    from kvarray.deploy.advice import Answer
 
 __all__ = ["COLUMNS", "Replay", "replay"]
 
@@ -63,10 +66,14 @@ class Replay:
     routed : Routed
     flows : TierFlows
         Blocks that each request made come, go and move, columns of shape (B, K).
+    reach : ndarray of int64, shape (B, K, K), or None
+        See `TierHits`.
     way_names : tuple of str
         The links up, the deepest first; direct ones last.
     way_bytes, way_s : ndarray, shape (W, B)
         What each request loaded over each link, and how long it was busy with that.
+    moving_s : ndarray of float64, shape (B,)
+        How long its KV kept the streams to its decode node busy.
     saved_s, gain_s : ndarray of float64, shape (B,)
         Seconds of prefill that the tiers saved each request; and the same less what loading cost it.
 
@@ -77,6 +84,7 @@ class Replay:
     deployment: Deployment
     routed: Routed
     flows: TierFlows
+    reach: Ids | None
     replica: Ids
     hit_blocks: Ids
     hit_tokens: Ids
@@ -91,6 +99,7 @@ class Replay:
     way_names: tuple[str, ...]
     way_bytes: Ids
     way_s: Seconds
+    moving_s: Seconds
     saved_s: Seconds
     gain_s: Seconds
 
@@ -198,13 +207,12 @@ class Replay:
     def busy_s(self) -> dict[str, Seconds]:
         """Seconds that each resource of each replica works on counted requests, by name, shape (R,)."""
         replicas, counted = self.routed.num_replicas, self.is_counted
-        work = {"prefill": self.prefill_s} | dict(zip(self.way_names, self.way_s, strict=True))
-        separation = self.deployment.separation
-        if separation is not None:
-            sent = self.trace.input_tokens * self.deployment.bytes_per_token
-            work["transfer"] = separation.link.seconds(sent) / separation.streams
+        work: dict[str, Seconds] = {"prefill": self.prefill_s}
+        work |= dict(zip(self.way_names, self.way_s, strict=True))
+        if self.deployment.separation is not None:
+            work["transfer"] = self.moving_s
         return {
-            name: np.bincount(self.replica[counted], seconds[counted], minlength=replicas)
+            name: np.bincount(self.replica[counted], seconds[counted], minlength=replicas).astype(np.float64)
             for name, seconds in work.items()
         }
 
@@ -249,7 +257,9 @@ class Replay:
     @property
     def written_bytes_per_day(self) -> Seconds | None:
         """Bytes written to each tier of all replicas in a day at this rate, shape (K,); None without a duration."""
-        return None if self.duration_s == 0.0 else self.written_bytes * (_DAY / self.duration_s)
+        if self.duration_s == 0.0:
+            return None
+        return self.written_bytes.astype(np.float64) * (_DAY / self.duration_s)
 
     @property
     def drive_writes_per_day(self) -> Seconds | None:
@@ -258,8 +268,7 @@ class Replay:
         if per_day is None:
             return None
         sizes = self.deployment.tier_blocks(self.routed.block_size) * self.block_bytes
-        overwritten: Seconds = per_day / (sizes * self.routed.num_replicas)
-        return overwritten
+        return per_day / (sizes * self.routed.num_replicas)
 
     def summary(self) -> dict[str, Any]:
         """Return every sum as plain numbers, lists and dicts; None where a figure cannot be told.
@@ -302,6 +311,12 @@ class Replay:
             if overwritten is None
             else dict(zip(names, overwritten.tolist(), strict=True)),
         }
+
+    def explain(self) -> "list[Answer]":
+        """Return answers in words, see `kvarray.deploy.advice`."""
+        from kvarray.deploy.advice import explain  # which reads this class
+
+        return explain(self)
 
     def rows(self) -> dict[str, Any]:
         """Return the columns by name, one for each tier where they have tiers, in the order in which to print them."""
@@ -385,6 +400,7 @@ def replay(trace: Trace, deployment: Deployment, *, rate_scale: float = 1.0) -> 
         deployment=deployment,
         routed=routed,
         flows=TierFlows(**flows),
+        reach=None if hits.reach is None else rows(hits.reach),
         replica=routed.replica,
         hit_blocks=rows(hits.blocks),
         hit_tokens=rows(hits.tokens),
@@ -399,6 +415,7 @@ def replay(trace: Trace, deployment: Deployment, *, rate_scale: float = 1.0) -> 
         way_names=tuple(way.name for way in service.ways),
         way_bytes=column(np.array(service.way_blocks, dtype=np.int64).reshape(shape) * block_bytes),
         way_s=column(np.array(service.way_s, dtype=np.float64).reshape(shape)),
+        moving_s=column(queued.moving_s),
         saved_s=column(whole_s - service.prefill_s),
         gain_s=column(whole_s - service.alone_s),
     )

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Flags, Ids, Seconds, as_floats, as_real, check_broadcast
+from kvarray.arrays import Flags, Hashes, Ids, Seconds, as_floats, as_real, check_broadcast
 from kvarray.deploy.caches import Caches, cached_blocks
 from kvarray.deploy.deployment import Deployment
 from kvarray.deploy.servers import Server
@@ -53,6 +53,8 @@ class Routed:
     ----------
     trace : Trace
         In blocks of the deployment's size.
+    source : Trace
+        As it was given.
     rate_scale : float
         By how much faster than in the trace requests arrive.
     window : float
@@ -62,6 +64,7 @@ class Routed:
     """
 
     trace: Trace
+    source: Trace
     replica: Ids
     order: Ids
     offsets: Ids
@@ -172,6 +175,7 @@ def route(trace: Trace, deployment: Deployment, *, rate_scale: float = 1.0) -> R
     >>> route(trace, deployment).replica
     array([0, 1, 0])
     """
+    source = trace
     scale = as_real("rate_scale", rate_scale, low=0.0, open_low=True)
     if deployment.block_size is not None and deployment.block_size != trace.block_size:
         trace = trace.reblock(deployment.block_size)
@@ -200,7 +204,7 @@ def route(trace: Trace, deployment: Deployment, *, rate_scale: float = 1.0) -> R
         replica = (hashes % np.uint64(deployment.replicas)).astype(np.int64)
     order = np.argsort(replica, kind="stable") if deployment.replicas > 1 else requests
     offsets = lengths_to_offsets(np.bincount(replica, minlength=deployment.replicas))
-    return Routed(trace, replica, order, offsets, scale, deployment.window)
+    return Routed(trace, source, replica, order, offsets, scale, deployment.window)
 
 
 def prefix_aware_costs(
@@ -260,7 +264,7 @@ def check_fit(trace: Trace, deployment: Deployment) -> None:
 
 
 def _by_session(trace: Trace) -> Ids:
-    """Number the sessions in order of their first request."""
+    """Return the number of each request's session, in order of their first requests."""
     if trace.session is None:
         raise TraceError("the trace has no sessions, which routing by session needs")
     _, first, session = np.unique(trace.session, return_index=True, return_inverse=True)
@@ -269,7 +273,7 @@ def _by_session(trace: Trace) -> Ids:
     return rank[session]
 
 
-def _prefix_hashes(trace: Trace, prefix_blocks: int) -> Ids:
+def _prefix_hashes(trace: Trace, prefix_blocks: int) -> Hashes:
     """Return the hash of the first blocks of each request: of all it has, where these are fewer."""
     lengths = np.minimum(trace.block_counts, prefix_blocks)
     last = trace.offsets[:-1] + lengths - 1

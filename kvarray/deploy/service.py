@@ -138,7 +138,7 @@ def _rates(deployment: Deployment, ways: list[Way], bytes_per_second: ArrayLike 
 
 def _alone(routed: Routed, deployment: Deployment, ways: list[Way], rates: list[Any], blocks: Ids) -> ServiceTimes:
     """Return the times of requests that use these blocks of each tier, shape (..., B, K)."""
-    check_broadcast("hits and bytes_per_second", blocks.shape[:-1], *(np.shape(rate)[:-1] + (1,) for rate in rates))
+    check_broadcast("hits and bytes_per_second", blocks.shape[:-1], *((*np.shape(rate)[:-1], 1) for rate in rates))
     cached = np.minimum(blocks.sum(axis=-1) * routed.block_size, routed.hashed_tokens)
     used = np.minimum(cached, np.maximum(routed.input_tokens - deployment.min_prefill_tokens, 0))
     prefill_s = deployment.prefill.seconds(routed.input_tokens, cached_tokens=used)

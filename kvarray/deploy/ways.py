@@ -6,15 +6,12 @@ a fragment or more for each block, and all the bytes.
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
-from kvarray.arrays import Ids, Seconds
 from kvarray.deploy.deployment import Deployment
 from kvarray.link import Link
 
 __all__ = ["Way", "ways_up"]
-
-_Blocks = TypeVar("_Blocks", int, Ids)
 
 
 @dataclass(frozen=True)
@@ -46,10 +43,9 @@ class Way:
     block_bytes: int
     fragments: float
 
-    def start_seconds(self, blocks: _Blocks) -> "float | Seconds":
-        """Return what moving some blocks takes beside their bytes, where there are any."""
-        seconds: float | Seconds = self.link.latency_s + blocks * self.fragments * self.link.alpha_s
-        return seconds
+    def start_seconds(self, blocks: Any) -> Any:
+        """Return what moving some blocks, a number or an array, takes beside their bytes, where there are any."""
+        return self.link.latency_s + blocks * self.fragments * self.link.alpha_s
 
 
 def ways_up(deployment: Deployment, block_size: int) -> list[Way]:

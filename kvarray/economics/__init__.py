@@ -1,4 +1,4 @@
-"""KV economics: what a model's cache costs in bytes, and what fits."""
+"""What KV costs: its bytes, its time, and when to keep it."""
 
 from kvarray.economics.cost import MemoryPrice, cost_per_million_tokens
 from kvarray.economics.dtypes import KVDtype, kv_dtype
