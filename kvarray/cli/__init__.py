@@ -14,7 +14,7 @@ from kvarray.errors import KVArrayError
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = ("curve", "size", "transfer", "replay")
+COMMANDS: tuple[str, ...] = ("curve", "replay", "size", "sweep", "trace", "transfer")
 """Names of the modules of this package that are subcommands, in the order of the help."""
 
 

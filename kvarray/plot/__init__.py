@@ -2,7 +2,20 @@
 
 from kvarray.plot.curve import plot_curve
 from kvarray.plot.figure import new_figure, save_figure
+from kvarray.plot.page import PAGE_ROWS, sweep_page
 from kvarray.plot.replay import plot_replay
+from kvarray.plot.sweep import plot_grid
 from kvarray.plot.transfer import plot_schedule, plot_sweep, plot_timeline
 
-__all__ = ["new_figure", "plot_curve", "plot_replay", "plot_schedule", "plot_sweep", "plot_timeline", "save_figure"]
+__all__ = [
+    "PAGE_ROWS",
+    "new_figure",
+    "plot_curve",
+    "plot_grid",
+    "plot_replay",
+    "plot_schedule",
+    "plot_sweep",
+    "plot_timeline",
+    "save_figure",
+    "sweep_page",
+]
