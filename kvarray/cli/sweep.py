@@ -117,7 +117,10 @@ def _grid(args: argparse.Namespace) -> Grid:
     for text in args.price:
         name, price = _pair("--price", text)
         prices[name] = price if "/" in price else _number("--price", text, price)
-    return Grid.from_dict(fields | {"grid": axes} | ({"prices": prices} if prices else {}))
+    try:
+        return Grid.from_dict(fields | {"grid": axes} | ({"prices": prices} if prices else {}))
+    except TypeError as error:  # a file can hold a value of any type: no fault of the program
+        raise ValueError(str(error)) from None
 
 
 def _ladder(fields: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -65,9 +65,12 @@ def _of_axis(result: Sweep, axis: Axis, row: int) -> Answer:
         text = f"{axis.name}: makes no difference between {axis.label(low)} and {axis.label(high)}"
     else:
         each = rise / ((axis.values[high] - axis.values[low]) / size)
+        stops = f"{axis.label(int(enough))} has {_SHARE:.0%} of it, more stops paying"
+        if enough == high:
+            stops = "all of it is needed for most of that"
         text = (
             f"{axis.name}: from {axis.label(low)} to {axis.label(high)} the gain moves by {_signed(rise)}, "
-            f"{_signed(each)} a {unit} on the mean; {axis.label(int(enough))} has {_SHARE:.0%} of it, more stops paying"
+            f"{_signed(each)} a {unit} on the mean; {stops}"
         )
         text += _and_ttft(result, axis, row, int(enough))
         figures |= {"enough": axis.values[int(enough)], f"gain_s_per_{unit}": each}
