@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kvarray.deploy.caches import usable_blocks
 from kvarray.deploy.deployment import Deployment
 from kvarray.deploy.hits import TierHits, stepped_reach, tier_hits
 from kvarray.deploy.misses import REASONS
@@ -151,13 +152,14 @@ def _tiers(result: Replay) -> list[Answer]:
     reach = None if result.reach is None else result.reach[order]
     if reach is None and not result.deployment.is_stack:
         reach = stepped_reach(result.routed, result.deployment)
-    hits = TierHits(result.hit_blocks[order], result.hit_tokens[order], reach)
+    usable = usable_blocks(result.trace, result.deployment)[order]
+    hits = TierHits(result.hit_blocks[order], result.hit_tokens[order], usable, reach)
     plain = replace(result.deployment, recompute_slow=False, min_load_tokens=0)
     counted = result.routed.is_counted
     answers = []
-    above = service_times(result.routed, plain, TierHits(hits.reached(0), hits.tokens))
+    above = service_times(result.routed, plain, replace(hits, blocks=hits.reached(0), reach=None))
     for depth in range(1, len(plain.tiers)):
-        here = service_times(result.routed, plain, TierHits(hits.reached(depth), hits.tokens))
+        here = service_times(result.routed, plain, replace(hits, blocks=hits.reached(depth), reach=None))
         saved = float((above.prefill_s - here.prefill_s)[counted].sum())
         costs = float(((here.load_s - here.hidden_s) - (above.load_s - above.hidden_s))[counted].sum())
         answers.append(_tier(result, depth, saved, costs))

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvarray.arrays import Ids
 from kvarray.deploy.deployment import Deployment
 from kvarray.policies import order_maker
 from kvarray.stepping.segments import Segments, segments, single_blocks
 from kvarray.tier.cascade import Cascade
 from kvarray.trace import Trace
 
-__all__ = ["Caches", "Path", "cached_blocks", "serve"]
+__all__ = ["Caches", "Path", "cached_blocks", "serve", "usable_blocks"]
 
 Path = list[tuple[int, int]]
 """Segments of a request from its head to its tail: row, and blocks."""
@@ -62,8 +63,15 @@ class Caches:
         )
 
 
-def serve(tiers: Cascade, path: Path) -> list[list[int]]:
+def serve(tiers: Cascade, path: Path, *, usable: int) -> list[list[int]]:
     """Serve a request and return what its leading hit needs of each tier, if tiers down to some depth are used.
+
+    Parameters
+    ----------
+    tiers : Cascade
+    path : Path
+    usable : int
+        Leading blocks that the request can use.
 
     Returns
     -------
@@ -75,9 +83,11 @@ def serve(tiers: Cascade, path: Path) -> list[list[int]]:
     deepest = 0
     for _, start, stop, tier, _ in tiers.use(path):
         deepest = max(deepest, tier)
+        blocks = min(stop - start, usable)
         for depth in range(deepest, num_tiers):
-            reach[depth][tier] += stop - start
-        if deepest == num_tiers:
+            reach[depth][tier] += blocks
+        usable -= blocks
+        if deepest == num_tiers or not usable:
             break
     return reach
 
@@ -95,6 +105,13 @@ def cached_blocks(tiers: Cascade, path: Path) -> int:
         if end < blocks:
             break
     return cached
+
+
+def usable_blocks(trace: Trace, deployment: Deployment) -> Ids:
+    """Return how many leading blocks each request can use: the last tokens of a prompt are computed in any case."""
+    assert trace.block_size is not None  # the trace has block ids
+    most: Ids = -(-np.maximum(trace.input_tokens - deployment.min_prefill_tokens, 0) // trace.block_size)
+    return most
 
 
 def _by_row(cut: Segments, column: NDArray[Any]) -> list[Any]:

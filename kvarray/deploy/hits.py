@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvarray.arrays import Ids, as_ints, refuse
-from kvarray.deploy.caches import Caches, serve
+from kvarray.deploy.caches import Caches, serve, usable_blocks
 from kvarray.deploy.deployment import Deployment
 from kvarray.deploy.routing import Routed
 from kvarray.reuse import TierFlows, hit_curve
@@ -32,7 +32,8 @@ class TierHits:
     ========  ===============  ==========================================================================
     `blocks`  (..., B, K)      blocks served by each tier
     `tokens`  (..., B, K)      their tokens
-    `reach`   (..., B, K, K)   ``reach[..., m, k]``: blocks of tier k in the leading part that tiers 0 to m
+    `usable`  (B,)             leading blocks that a request can use, since some tokens are computed in any case
+    `reach`   (..., B, K, K)   ``reach[..., m, k]``: blocks of tier k in the leading, usable part that tiers 0 to m
                                serve; None where deeper blocks of a path lie in deeper tiers
     ========  ===============  ==========================================================================
 
@@ -41,15 +42,20 @@ class TierHits:
 
     blocks: Ids
     tokens: Ids
+    usable: Ids
     reach: Ids | None = None
     flows: TierFlows | None = None
 
     def reached(self, depth: int) -> Ids:
-        """Return the blocks of each tier in the leading part that tiers 0 to `depth` serve, shape (..., B, K)."""
+        """Return the blocks of each tier in the leading, usable part that tiers 0 to `depth` serve: (..., B, K)."""
         if self.reach is not None:
             return self.reach[..., depth, :]
         blocks = self.blocks.copy()
         blocks[..., depth + 1 :] = 0
+        left: Ids = self.usable
+        for tier in range(depth + 1):
+            np.minimum(blocks[..., tier], left, out=blocks[..., tier])
+            left = left - blocks[..., tier]
         return blocks
 
 
@@ -107,10 +113,11 @@ def tier_hits(routed: Routed, deployment: Deployment) -> TierHits:
     ]
     flows = parts[0] if len(parts) == 1 else _join(parts)
     assert flows.hit_tokens is not None  # blocks of a trace have tokens
-    reach = None
-    if not deployment.is_stack and (deployment.recompute_slow or deployment.min_load_tokens) and len(sizes) > 1:
-        reach = stepped_reach(routed, deployment)
-    return TierHits(flows.hits, flows.hit_tokens, reach, flows)
+    usable = usable_blocks(routed.trace, deployment)[routed.order]
+    is_cut = deployment.recompute_slow or deployment.min_load_tokens or (flows.hits.sum(axis=1) > usable).any()
+    needs_order = len(sizes) > 1 and not deployment.is_stack and is_cut
+    reach = stepped_reach(routed, deployment) if needs_order else None
+    return TierHits(flows.hits, flows.hit_tokens, usable, reach, flows)
 
 
 def _join(parts: list[TierFlows]) -> TierFlows:
@@ -121,12 +128,12 @@ def _join(parts: list[TierFlows]) -> TierFlows:
 
 def stepped_reach(routed: Routed, deployment: Deployment) -> Ids:
     """Return `TierHits.reach` of tiers that are no stack, by stepping them; see there."""
-    caches = Caches(routed.trace, deployment)
+    caches, usable = Caches(routed.trace, deployment), usable_blocks(routed.trace, deployment).tolist()
     reach = []
     for replica in range(routed.num_replicas):
         tiers = caches.new()
         rows = routed.order[routed.offsets[replica] : routed.offsets[replica + 1]]
-        reach += [serve(tiers, caches.paths[row]) for row in rows.tolist()]
+        reach += [serve(tiers, caches.paths[row], usable=usable[row]) for row in rows.tolist()]
     num_tiers = len(deployment.tiers)
     return np.array(reach, dtype=np.int64).reshape(-1, num_tiers, num_tiers)
 
@@ -144,6 +151,8 @@ class LruHits:
     ----------
     curve : HitCurve
         Of all replicas together, each with its own blocks: what any one size hits.
+    usable : ndarray of int64, shape (B,)
+        As in `TierHits`.
 
     Raises
     ------
@@ -173,6 +182,7 @@ class LruHits:
         self._smaller_below = deployment.smaller_below
         self.curve = hit_curve(routed.joined)
         self._most = routed.trace.num_blocks
+        self.usable = usable_blocks(routed.trace, deployment)[routed.order]
 
     def at(self, sizes: ArrayLike) -> TierHits:
         """Return the hits of tiers of some sizes.
@@ -200,7 +210,7 @@ class LruHits:
         levels, place = np.unique(cuts, return_inverse=True)
         blocks, tokens = self.up_to(levels)
         place = place.reshape(cuts.shape)
-        return TierHits(_by_tier(blocks, place), _by_tier(tokens, place))
+        return TierHits(_by_tier(blocks, place), _by_tier(tokens, place), self.usable)
 
     def cuts(self, sizes: ArrayLike) -> Ids:
         """Return the places at which sizes cut the recency list, int64, shape (..., K); errors as in `at`."""

@@ -102,4 +102,5 @@ def pieces_of(routed: Routed, deployment: Deployment, service: ServiceTimes) -> 
         starts = (begin <= cached) & (first < last)  # the first piece that is computed
         seconds = replace(deployment.prefill, start_s=0.0).seconds(last, cached_tokens=first)
         seconds = seconds + np.where(starts, deployment.prefill.start_s, 0.0)
-    return Pieces((end - begin) * float(deployment.bytes_per_token), seconds, offsets, step_s)
+    num_bytes = (end - begin).astype(np.float64) * deployment.bytes_per_token
+    return Pieces(num_bytes, seconds, offsets, step_s)

@@ -6,7 +6,7 @@ at the state of replicas has to know it at each arrival.
 
 from heapq import heappop, heappush
 
-from kvarray.deploy.caches import Path, serve
+from kvarray.deploy.caches import Path, serve, usable_blocks
 from kvarray.deploy.deployment import Deployment
 from kvarray.deploy.ways import ways_up
 from kvarray.tier.cascade import Cascade
@@ -35,6 +35,7 @@ class Server:
         self._deployment = deployment
         self._block_size = trace.block_size
         self._tokens = trace.input_tokens.tolist()
+        self._usable = usable_blocks(trace, deployment).tolist()
         self._hashed = (trace.input_tokens - trace.unhashed_tokens).tolist()
         step_s = deployment.decode.seconds(1, context_tokens=trace.input_tokens)
         self._decode_s = (step_s * trace.output_tokens).tolist()
@@ -49,7 +50,7 @@ class Server:
 
     def take(self, request: int, path: Path, now: float) -> None:
         """Serve a request that arrives."""
-        loads, prefill, load, hidden = self._choose(request, serve(self.tiers, path))
+        loads, prefill, load, hidden = self._choose(request, serve(self.tiers, path, usable=self._usable[request]))
         end = self._prefilled(now, loads, prefill, load, hidden) + self._decode_s[request]
         blocks = -(-self._tokens[request] // self._block_size)
         heappush(self.in_flight, (end, blocks))

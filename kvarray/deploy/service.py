@@ -41,6 +41,8 @@ class ServiceTimes:
     `hidden_s`        float64  s       what of these overlaps
     ================  =======  ======  =====================================================================
 
+    Columns have the shape of the worlds that they differ in, `load_s` and `hidden_s` that of all.
+
     Attributes
     ----------
     ways : list of Way
@@ -107,38 +109,45 @@ def service_times(
     (array([48., 16.,  1.]), array([0.  , 0.  , 0.25]))
     """
     ways = ways_up(deployment, routed.block_size)
-    rates = _rates(deployment, ways, bytes_per_second)
+    rates, lead = _rates(deployment, ways, bytes_per_second)
     deepest = hits.blocks.shape[-1] - 1
-    chosen = _alone(routed, deployment, ways, rates, hits.reached(deepest))
+    chosen = _alone(routed, deployment, ways, rates, lead, hits.reached(deepest))
     if deployment.recompute_slow:
-        found = _alone(routed, deployment, ways, rates, hits.reached(0))
+        found = _alone(routed, deployment, ways, rates, lead, hits.reached(0))
         for depth in range(1, deepest + 1):
-            deeper = _alone(routed, deployment, ways, rates, hits.reached(depth))
+            deeper = _alone(routed, deployment, ways, rates, lead, hits.reached(depth))
             found = _choose(deeper, found, _may_load(routed, deployment, deeper) & (deeper.alone_s <= found.alone_s))
         return found
     if deployment.min_load_tokens and deepest:
         return _choose(
-            chosen, _alone(routed, deployment, ways, rates, hits.reached(0)), _may_load(routed, deployment, chosen)
+            chosen,
+            _alone(routed, deployment, ways, rates, lead, hits.reached(0)),
+            _may_load(routed, deployment, chosen),
         )
     return chosen
 
 
-def _rates(deployment: Deployment, ways: list[Way], bytes_per_second: ArrayLike | None) -> list[Any]:
-    """Return the bandwidth of each way: a number, or an array of shape (..., 1)."""
+def _rates(
+    deployment: Deployment, ways: list[Way], bytes_per_second: ArrayLike | None
+) -> tuple[list[Any], tuple[int, ...]]:
+    """Return the bandwidth of each way, a number or an array of shape (..., 1), and the leading axes."""
     if bytes_per_second is None:
-        return [way.link.bytes_per_second for way in ways]
+        return [way.link.bytes_per_second for way in ways], ()
     given = as_floats("bytes_per_second", bytes_per_second, low=0.0, open_low=True, finite=False)
     lower = len(deployment.tiers) - 1
     if given.ndim == 0 or given.shape[-1] != lower:
         raise ValueError(
             f"bytes_per_second must have one item for each of {lower} lower tiers: got shape {given.shape}"
         )
-    return [way.link.bytes_per_second if way.is_direct else given[..., way.below - 1, None] for way in ways]
+    rates = [way.link.bytes_per_second if way.is_direct else given[..., way.below - 1, None] for way in ways]
+    return rates, given.shape[:-1]
 
 
-def _alone(routed: Routed, deployment: Deployment, ways: list[Way], rates: list[Any], blocks: Ids) -> ServiceTimes:
+def _alone(
+    routed: Routed, deployment: Deployment, ways: list[Way], rates: list[Any], lead: tuple[int, ...], blocks: Ids
+) -> ServiceTimes:
     """Return the times of requests that use these blocks of each tier, shape (..., B, K)."""
-    check_broadcast("hits and bytes_per_second", blocks.shape[:-1], *((*np.shape(rate)[:-1], 1) for rate in rates))
+    shape = check_broadcast("hits and bytes_per_second", blocks.shape[:-1], (*lead, 1))
     cached = np.minimum(blocks.sum(axis=-1) * routed.block_size, routed.hashed_tokens)
     used = np.minimum(cached, np.maximum(routed.input_tokens - deployment.min_prefill_tokens, 0))
     prefill_s = deployment.prefill.seconds(routed.input_tokens, cached_tokens=used)
@@ -155,7 +164,8 @@ def _alone(routed: Routed, deployment: Deployment, ways: list[Way], rates: list[
             direct = np.maximum(direct, seconds)
         else:
             chain = chain + seconds
-    load_s = np.maximum(chain, direct) + np.zeros_like(prefill_s)
+    load_s = np.zeros(shape)
+    np.maximum(chain, direct, out=load_s)
     hidden_s = deployment.overlap_efficiency * np.minimum(prefill_s, load_s)
     loaded = blocks[..., 1:].sum(axis=-1)
     return ServiceTimes(used, loaded, prefill_s, load_s, hidden_s, ways, tuple(way_blocks), tuple(way_s))

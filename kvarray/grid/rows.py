@@ -133,7 +133,7 @@ class _Combination:
         )
         check_fit(routed.trace, tightest)
         sums_alone = not ttft and draws is None and self._adds_up
-        step = max(1, (_LEVELS if sums_alone else _CELLS) // max(routed.trace.num_requests, 1))
+        step = max(1, (_LEVELS if sums_alone else _CELLS) // max(routed.trace.num_requests, 1)) if base.is_stack else 1
         for begin in range(first, last, step):
             end = min(begin + step, last)
             columns = self._written(routed, begin, end)
@@ -159,7 +159,7 @@ class _Combination:
         assert found.flows is not None  # of one configuration
         written = found.flows.written[routed.is_counted].sum(axis=0) * self._block_bytes
         columns: Columns = {f"written_bytes_{name}": written[k] for k, name in enumerate(deployment.tier_names)}
-        hits = TierHits(found.blocks[None], found.tokens[None], None if found.reach is None else found.reach[None])
+        hits = _with_axis(found, 0)
         columns |= {name: column[:, None] for name, column in hit_columns(routed, deployment, hits).items()}
         columns |= self._timed(routed, deployment, hits, self._rates[rate : rate + 1], ttft, draws)
         if self._grid.prices is not None:
@@ -188,7 +188,8 @@ class _Combination:
     # ---- hits ------------------------------------------------------------------------------------------------
 
     def _lru(self, routed: Routed) -> LruHits:
-        key = ("lru", *self._routing, self._base.write_mode, self._base.smaller_below)
+        base = self._base
+        key = ("lru", *self._routing, base.write_mode, base.smaller_below, base.min_prefill_tokens)
         lru: LruHits = self._shared.once(key, lambda: LruHits(routed, self._base))
         return lru
 
@@ -196,9 +197,8 @@ class _Combination:
         """Return the hits of some sizes, shape (S, B, K)."""
         if self._base.is_stack:
             return self._lru(routed).at(self._sizes[first:last])
-        each = [self._stepped(routed, place) for place in range(first, last)]
-        reach = None if each[0].reach is None else np.array([hits.reach for hits in each])
-        return TierHits(np.array([hits.blocks for hits in each]), np.array([hits.tokens for hits in each]), reach)
+        assert last == first + 1  # what is stepped comes size by size
+        return _with_axis(self._stepped(routed, first), 0)
 
     def _stepped(self, routed: Routed, place: int) -> TierHits:
         """Return the hits of one size by stepping, once for all deployments that differ in times alone."""
@@ -206,7 +206,7 @@ class _Combination:
         key = (
             "stepped", *self._routing, *self._sizes[place].tolist(), base.policy, base.write_mode, base.write_at,
             base.promote_at, base.smaller_below, base.seed, base.recompute_slow, base.min_load_tokens,
-            *((tier.admission, tier.min_tokens) for tier in base.tiers),
+            base.min_prefill_tokens, *((tier.admission, tier.min_tokens) for tier in base.tiers),
         )  # fmt: skip
         hits: TierHits = self._shared.once(key, lambda: tier_hits(routed, self._sized(place)))
         return hits
@@ -264,21 +264,21 @@ class _Combination:
         cuts = lru.cuts(self._sizes[first:last])
         levels, place = np.unique(cuts, return_inverse=True)
         place = place.reshape(cuts.shape)
-        sums, blocks = self._above(routed, lru, levels)
+        sums, usable = self._above(routed, lru, levels)
 
-        blocks_above, tokens_above = sums["hit_blocks"][place], sums["hit_tokens"][place]
         columns = {name: column[place[:, -1], None] for name, column in sums.items()}
-        by_tier = np.diff(tokens_above, axis=1, prepend=0)
+        by_tier = np.diff(sums["hit_tokens"][place], axis=1, prepend=0)
         columns |= {f"hit_tokens_{name}": by_tier[:, k, None] for k, name in enumerate(base.tier_names)}
-        columns["loaded_bytes"] = (blocks_above[:, -1] - blocks_above[:, 0])[:, None] * self._block_bytes
+        usable_above = counted_sum(usable, routed.is_counted)[place]
+        columns["loaded_bytes"] = (usable_above[:, -1] - usable_above[:, 0])[:, None] * self._block_bytes
         load_s: Any = 0.0
         for way in ways_up(base, routed.block_size):
             above = way.below - 1
-            moved = (blocks_above[:, -1] - blocks_above[:, above])[:, None]
+            moved = (usable_above[:, -1] - usable_above[:, above])[:, None]
             columns[f"up_bytes_{base.tier_names[way.below]}"] = moved * self._block_bytes
             if way.link.latency_s:  # once for each request that loads
                 pairs, again = np.unique(place[:, [above, -1]], axis=0, return_inverse=True)
-                loads = [((blocks[low] < blocks[high]) & routed.is_counted).sum() for low, high in pairs]
+                loads = [((usable[low] < usable[high]) & routed.is_counted).sum() for low, high in pairs]
                 load_s = load_s + np.array(loads)[again.ravel(), None] * way.link.latency_s
             load_s = load_s + moved * (way.fragments * way.link.alpha_s)
             load_s = load_s + moved * way.block_bytes / self._rates[:, above]
@@ -286,23 +286,23 @@ class _Combination:
         return columns
 
     def _above(self, routed: Routed, lru: LruHits, levels: Ids) -> tuple[Columns, Ids]:
-        """Return what lies above each cut, a few cuts at a time: sums by level, and the blocks of each request."""
+        """Return what lies above each cut, a few cuts at a time: sums by level, and each request's usable blocks."""
         base, counted = self._base, routed.is_counted
         computed = np.maximum(routed.input_tokens - base.min_prefill_tokens, 0)
         whole_s = base.prefill.seconds(routed.input_tokens)
-        kept = np.empty((len(levels), len(counted)), dtype=np.int64)
+        usable = np.empty((len(levels), len(counted)), dtype=np.int64)
         pieces = []
         step = max(1, _CELLS // max(len(counted), 1))
         for begin in range(0, len(levels), step):
             blocks, tokens = lru.up_to(levels[begin : begin + step])
-            kept[begin : begin + step] = blocks
+            np.minimum(blocks, lru.usable, out=usable[begin : begin + step])
             columns = rate_columns(routed, base.unit, blocks, tokens)
             used = np.minimum(tokens, computed)
             columns["saved_s"] = counted_sum(
                 whole_s - base.prefill.seconds(routed.input_tokens, cached_tokens=used), counted
             )
             pieces.append(columns)
-        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}, kept
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}, usable
 
     # ---- times -----------------------------------------------------------------------------------------------
 
@@ -311,8 +311,7 @@ class _Combination:
     ) -> Columns:
         """Return bytes, gain and, if asked for, times, shape (S, W); some bandwidths at a time."""
         worlds = len(hits.blocks)
-        reach = None if hits.reach is None else hits.reach[:, None]
-        wide = TierHits(hits.blocks[:, None], hits.tokens[:, None], reach)
+        wide = _with_axis(hits, 1)
         step = max(1, _CELLS // max(worlds * routed.trace.num_requests, 1))
         pieces = []
         for begin in range(0, len(rates), step):
@@ -327,3 +326,13 @@ class _Combination:
                 columns |= draws.intervals(routed, base, wide, service, queued, shape)
             pieces.append(columns)
         return {name: np.concatenate([piece[name] for piece in pieces], axis=1) for name in pieces[0]}
+
+
+def _with_axis(hits: TierHits, place: int) -> TierHits:
+    """Return hits with one more leading axis, of length 1, at a place."""
+
+    def widened(column: Ids) -> Ids:
+        return np.expand_dims(column, place)
+
+    reach = None if hits.reach is None else widened(hits.reach)
+    return TierHits(widened(hits.blocks), widened(hits.tokens), hits.usable, reach)

@@ -123,6 +123,8 @@ def leading(tiers, depth):
 
 def choose(deployment, request, tiers):
     """What a request uses of its hit, and its times."""
+    most = max(request["tokens"] - deployment["min_prefill_tokens"], 0)
+    tiers = tiers[: -(-most // deployment["block_size"])]
 
     def worth(part):
         return sum(tier > 0 for tier in part) * deployment["block_size"] >= deployment["min_load_tokens"]
@@ -201,9 +203,10 @@ def step(deployment, request):
 def simulate(requests, deployment):
     """A row of figures for each request.
 
-    The deployment: new_tiers, replicas, routing, overlap_weight, hash, links (a dict for each lower tier: rate, latency,
-    alpha, fragment, direct: another link or None), block_bytes, block_size, bytes_per_token, prefill (a, b, c), decode
-    (base, per request, per token), overlap, min_load_tokens, recompute_slow, min_prefill_tokens, queueing, separation.
+    The deployment: new_tiers, replicas, routing, overlap_weight, hash, links (a dict for each lower tier: rate,
+    latency, alpha, fragment, direct: another link or None), block_bytes, block_size, bytes_per_token, prefill (a, b,
+    c), decode (base, per request, per token), overlap, min_load_tokens, recompute_slow, min_prefill_tokens, queueing,
+    separation.
     """
     replicas = [Replica(deployment) for _ in range(deployment["replicas"])]
     sessions = {}
