@@ -37,12 +37,13 @@ __all__ = [
     "COUNTED",
     "QUANTILES",
     "Columns",
+    "ceiling",
     "counted_sum",
     "hit_columns",
-    "quantile_columns",
     "queue_columns",
     "rate_columns",
     "service_columns",
+    "ttft_columns",
 ]
 
 Columns: TypeAlias = dict[str, Any]
@@ -125,34 +126,45 @@ def service_columns(routed: Routed, deployment: Deployment, service: ServiceTime
     return {name: np.broadcast_to(column, shape) for name, column in columns.items()}
 
 
+def ttft_columns(routed: Routed, deployment: Deployment, ttft: Seconds) -> Columns:
+    """Return mean and percentiles of times to first token, given those of all requests, shape (..., B)."""
+    counted = routed.is_counted
+    if not counted.all():
+        ttft = ttft[..., counted]
+    number = ttft.shape[-1]
+    columns: Columns = {"mean_ttft_s": ttft.sum(axis=-1) / max(number, 1)}
+    if deployment.target_ttft_s is not None:
+        columns["share_within_target"] = (ttft <= deployment.target_ttft_s).sum(axis=-1) / max(number, 1)
+    names = [f"ttft_p{share}_s" for share in QUANTILES] + ["max_ttft_s"]
+    if not number:
+        return columns | {name: np.zeros(ttft.shape[:-1]) for name in names}
+    begin, rest = 0, ttft
+    for name, share in zip(names, (*QUANTILES, 100), strict=True):  # each among those above the one before
+        place = max(-(-share * number // 100), 1) - 1
+        rest = np.partition(rest, place - begin, axis=-1)[..., place - begin :]
+        columns[name] = rest[..., 0]
+        begin = place
+    return columns
+
+
 def queue_columns(
     routed: Routed, deployment: Deployment, service: ServiceTimes, queued: QueueTimes, shape: tuple[int, ...]
 ) -> Columns:
     """Return what the times to first token come to, broadcast to `shape` without its axis of requests."""
     counted = routed.is_counted
-    number = int(counted.sum())
     ttft = np.broadcast_to(queued.ttft_s, (*shape, len(counted)))
-    if number < len(counted):
-        ttft = ttft[..., counted]
-    columns: Columns = {"mean_ttft_s": ttft.sum(axis=-1) / max(number, 1)}
-    if deployment.target_ttft_s is not None:
-        columns["share_within_target"] = (ttft <= deployment.target_ttft_s).sum(axis=-1) / max(number, 1)
-    columns |= quantile_columns(ttft)
+    columns = ttft_columns(routed, deployment, ttft)
     for name in _PARTS:
         columns[name] = counted_sum(getattr(queued, name), counted)
-    columns["throughput_ceiling"] = _ceiling(routed, deployment, service, queued, number)
+    columns["throughput_ceiling"] = _ceiling(routed, deployment, service, queued, int(counted.sum()))
     return {name: np.broadcast_to(column, shape) for name, column in columns.items()}
 
 
-def quantile_columns(ttft: Seconds) -> Columns:
-    """Return the times that some shares of the requests do not exceed: order statistics, none between two of them."""
-    number = ttft.shape[-1]
-    names = [f"ttft_p{share}_s" for share in QUANTILES] + ["max_ttft_s"]
-    if not number:
-        return {name: np.zeros(ttft.shape[:-1]) for name in names}
-    places = [max(-(-share * number // 100), 1) - 1 for share in (*QUANTILES, 100)]
-    ordered = np.partition(ttft, places, axis=-1)
-    return {name: ordered[..., place] for name, place in zip(names, places, strict=True)}
+def ceiling(number: int, busiest_s: Seconds) -> Seconds:
+    """Return requests over the seconds that the busiest worker or link is busy; infinite where none is."""
+    found = np.full(np.shape(busiest_s), np.inf)
+    np.divide(number, busiest_s, out=found, where=busiest_s > 0.0)
+    return found
 
 
 def _ceiling(routed: Routed, deployment: Deployment, service: ServiceTimes, queued: QueueTimes, number: int) -> Seconds:
@@ -168,6 +180,4 @@ def _ceiling(routed: Routed, deployment: Deployment, service: ServiceTimes, queu
         for replica in range(routed.num_replicas):
             part = mine[..., routed.offsets[replica] : routed.offsets[replica + 1]]
             busiest = np.maximum(busiest, part.sum(axis=-1))
-    ceiling = np.full(np.shape(busiest), np.inf)
-    np.divide(number, busiest, out=ceiling, where=busiest > 0.0)
-    return ceiling
+    return ceiling(number, busiest)

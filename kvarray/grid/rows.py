@@ -17,10 +17,20 @@ from kvarray.deploy.hits import LruHits, TierHits, tier_hits
 from kvarray.deploy.queues import queue_times
 from kvarray.deploy.routing import Routed, check_fit, route
 from kvarray.deploy.service import service_times
-from kvarray.deploy.ways import ways_up
-from kvarray.grid.columns import Columns, counted_sum, hit_columns, queue_columns, rate_columns, service_columns
+from kvarray.deploy.ways import Way, ways_up
+from kvarray.grid.columns import (
+    Columns,
+    ceiling,
+    counted_sum,
+    hit_columns,
+    queue_columns,
+    rate_columns,
+    service_columns,
+    ttft_columns,
+)
 from kvarray.grid.draws import Draws
 from kvarray.grid.grid import Grid, Outer
+from kvarray.grid.scans import ttft_under_rates
 from kvarray.reuse import TierCurve, tier_curve
 from kvarray.trace import Trace
 
@@ -28,6 +38,7 @@ __all__ = ["part_columns"]
 
 _CELLS = 1 << 16  # requests times combinations that are timed at once: a few columns of it fit a core's cache
 _LEVELS = 1 << 22  # requests times sizes whose hits are counted at once
+_SCANNED = 1 << 17  # requests times bandwidths that are scanned at once
 _KEPT = 32  # what is shared, and may be large
 
 
@@ -132,13 +143,13 @@ class _Combination:
             ("route", *self._routing), lambda: route(self._shared.trace, tightest, rate_scale=self._rate_scale)
         )
         check_fit(routed.trace, tightest)
-        sums_alone = not ttft and draws is None and self._adds_up
+        sums_alone = draws is None and self._adds_up and (not ttft or (base.queueing and base.separation is None))
         step = max(1, (_LEVELS if sums_alone else _CELLS) // max(routed.trace.num_requests, 1)) if base.is_stack else 1
         for begin in range(first, last, step):
             end = min(begin + step, last)
             columns = self._written(routed, begin, end)
             if sums_alone:
-                columns |= self._summed(routed, begin, end)
+                columns |= self._summed(routed, begin, end, ttft=ttft)
             else:
                 hits = self._hits(routed, begin, end)
                 columns |= {name: column[:, None] for name, column in hit_columns(routed, base, hits).items()}
@@ -258,8 +269,8 @@ class _Combination:
         is_limited = base.recompute_slow or base.min_load_tokens > 0 or base.overlap_efficiency > 0.0
         return base.is_stack and not is_limited and all(tier.direct is None for tier in base.tiers)
 
-    def _summed(self, routed: Routed, first: int, last: int) -> Columns:
-        """Return hits, bytes and gain, shape (S, W), by what is above each cut; no request is timed."""
+    def _summed(self, routed: Routed, first: int, last: int, *, ttft: bool) -> Columns:
+        """Return hits, bytes, gain and, if asked for, times, shape (S, W), by what is above each cut."""
         base, lru = self._base, self._lru(routed)
         cuts = lru.cuts(self._sizes[first:last])
         levels, place = np.unique(cuts, return_inverse=True)
@@ -272,7 +283,8 @@ class _Combination:
         usable_above = counted_sum(usable, routed.is_counted)[place]
         columns["loaded_bytes"] = (usable_above[:, -1] - usable_above[:, 0])[:, None] * self._block_bytes
         load_s: Any = 0.0
-        for way in ways_up(base, routed.block_size):
+        ways = ways_up(base, routed.block_size)
+        for way in ways:
             above = way.below - 1
             moved = (usable_above[:, -1] - usable_above[:, above])[:, None]
             columns[f"up_bytes_{base.tier_names[way.below]}"] = moved * self._block_bytes
@@ -283,6 +295,45 @@ class _Combination:
             load_s = load_s + moved * (way.fragments * way.link.alpha_s)
             load_s = load_s + moved * way.block_bytes / self._rates[:, above]
         columns["gain_s"] = columns["saved_s"] - load_s
+        if ttft:
+            worlds = [
+                self._scanned(
+                    routed, ways, usable[row[-1]], [usable[row[-1]] - usable[row[way.below - 1]] for way in ways]
+                )
+                for row in place
+            ]
+            columns |= {name: np.stack([world[name] for world in worlds]) for name in worlds[0]}
+            columns["load_s"] = load_s
+            spent_s = columns["mean_ttft_s"] * int(routed.is_counted.sum())
+            columns["queue_s"] = np.maximum(spent_s - columns["prefill_s"] - load_s, 0.0)
+            columns["transfer_s"] = columns["decode_s"] = np.zeros((1, 1))
+        return columns
+
+    def _scanned(self, routed: Routed, ways: list[Way], usable: Ids, way_blocks: list[Ids]) -> Columns:
+        """Return times of one size under all bandwidths, shape (W,), a few at a time."""
+        base, counted = self._base, routed.is_counted
+        computed = np.maximum(routed.input_tokens - base.min_prefill_tokens, 0)
+        cached = np.minimum(np.minimum(usable * routed.block_size, routed.hashed_tokens), computed)
+        prefill_s = base.prefill.seconds(routed.input_tokens, cached_tokens=cached)
+        pieces = []
+        step = max(1, _SCANNED // max(len(counted), 1))
+        for begin in range(0, len(self._rates), step):
+            some = self._rates[begin : begin + step]
+            pieces.append(ttft_columns(routed, base, ttft_under_rates(routed, prefill_s, ways, way_blocks, some)))
+        columns: Columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+        columns["prefill_s"] = np.full(len(self._rates), counted_sum(prefill_s, counted))
+
+        def busiest(column: Any) -> Seconds:
+            """Return a sum over the counted requests of each replica, shape (R,)."""
+            running = np.concatenate(([0.0], np.cumsum(np.where(counted, column, 0.0))))
+            return np.diff(running[routed.offsets])
+
+        busy = np.broadcast_to(busiest(prefill_s).max(initial=0.0), len(self._rates))
+        for way, blocks in zip(ways, way_blocks, strict=True):
+            start_s = busiest(np.where(blocks > 0, way.start_seconds(blocks), 0.0))
+            moving_s = busiest(blocks * way.block_bytes) / self._rates[:, way.below - 1, None]
+            busy = np.maximum(busy, (start_s + moving_s).max(axis=-1, initial=0.0))
+        columns["throughput_ceiling"] = ceiling(int(counted.sum()), busy)
         return columns
 
     def _above(self, routed: Routed, lru: LruHits, levels: Ids) -> tuple[Columns, Ids]:
