@@ -38,7 +38,7 @@ __all__ = ["part_columns"]
 
 _CELLS = 1 << 16  # requests times combinations that are timed at once: a few columns of it fit a core's cache
 _LEVELS = 1 << 22  # requests times sizes whose hits are counted at once
-_SCANNED = 1 << 17  # requests times bandwidths that are scanned at once
+_SCANNED = 1 << 19  # requests times bandwidths that are scanned at once
 _KEPT = 32  # what is shared, and may be large
 
 

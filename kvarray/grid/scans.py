@@ -53,7 +53,7 @@ def ttft_under_rates(
                 loaded[:, loads] = _finish(work, loaded.take(loads, axis=1))
         # finish = computed + max(ready - computed before), and less the arrival
         computed = np.cumsum(prefill_s[mine])
-        waits = loaded - (computed - prefill_s[mine])
+        waits = np.subtract(loaded, computed - prefill_s[mine], out=loaded if ways else None)
         np.maximum.accumulate(waits, axis=-1, out=waits)
         waits += computed - arrival
         ttft[:, mine] = waits if back is None else waits.take(back, axis=0)
