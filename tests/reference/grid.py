@@ -15,13 +15,18 @@ def row(trace, deployment, rate_scale=1.0):
     """What one deployment comes to."""
     result = replay(trace, deployment, rate_scale=rate_scale)
     rows = [i for i, counts in enumerate(result.is_counted.tolist()) if counts]
-    times = sorted(result.ttft_s.tolist()[i] for i in rows)
+
+    def counted(column):
+        values = column.tolist()
+        return [values[i] for i in rows]
+
+    times = sorted(counted(result.ttft_s))
     number = len(rows)
     found = {
         "hit_rate": result.hit_rate(),
-        "loaded_bytes": sum(result.loaded_bytes.tolist()[i] for i in rows),
-        "saved_s": sum(result.saved_s.tolist()[i] for i in rows),
-        "gain_s": sum(result.gain_s.tolist()[i] for i in rows),
+        "loaded_bytes": sum(counted(result.loaded_bytes)),
+        "saved_s": sum(counted(result.saved_s)),
+        "gain_s": sum(counted(result.gain_s)),
         "mean_ttft_s": sum(times) / number if rows else 0.0,
         "max_ttft_s": times[-1] if rows else 0.0,
         "throughput_ceiling": result.throughput_ceiling or float("inf"),
@@ -34,14 +39,14 @@ def row(trace, deployment, rate_scale=1.0):
         needed = max(-(-share * number // 100), 1)  # so many requests have no longer
         found[f"ttft_p{share}_s"] = times[needed - 1] if rows else 0.0
     for name in ("queue_s", "load_s", "prefill_s", "transfer_s", "decode_s"):
-        found[name] = sum(getattr(result, name).tolist()[i] for i in rows)
+        found[name] = sum(counted(getattr(result, name)))
     if deployment.target_ttft_s is not None:
         found["share_within_target"] = sum(t <= deployment.target_ttft_s for t in times) / number if rows else 0.0
     up = dict.fromkeys(deployment.tier_names[1:], 0)
     for way, moved in result.link_loaded_bytes.items():
         up[way.split("->")[0]] += moved
     for k, name in enumerate(deployment.tier_names):
-        found[f"hit_tokens_{name}"] = sum(result.hit_tokens.tolist()[i][k] for i in rows)
+        found[f"hit_tokens_{name}"] = sum(counted(result.hit_tokens[:, k]))
         found[f"written_bytes_{name}"] = result.written_bytes.tolist()[k]
         if k:
             found[f"up_bytes_{name}"] = up[name]
