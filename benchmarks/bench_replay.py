@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvarray.deploy import Deployment, LruHits, queue_times, replay, route, service_times
+from kvarray.deploy import Deployment, LruHits, first_token_times, replay, route, service_times
 from kvarray.trace import Trace, read_trace
 from tests.data import data_file
 from tests.reference import replay as twin
@@ -152,12 +152,14 @@ def bench_a_hundred_bandwidths(benchmark, conversation):
     rates = np.stack([np.geomspace(5e9, 100e9, 100), np.geomspace(1e9, 50e9, 100)], axis=1)
 
     def run():
-        return queue_times(
-            routed, deployment, service_times(routed, deployment, hits, bytes_per_second=rates), parts=False
-        ).ttft_s
+        service = service_times(routed, deployment, hits, bytes_per_second=rates)
+        return first_token_times(routed, deployment, service)
 
     ttft = benchmark.pedantic(run, rounds=3)
-    slowest = replace(deployment.tiers[1].up, bytes_per_second=5e9), replace(deployment.tiers[2].up, bytes_per_second=1e9)
+    slowest = (
+        replace(deployment.tiers[1].up, bytes_per_second=5e9),
+        replace(deployment.tiers[2].up, bytes_per_second=1e9),
+    )
     tiers = (deployment.tiers[0], *(replace(t, up=link) for t, link in zip(deployment.tiers[1:], slowest, strict=True)))
     assert ttft[0].tolist() == replay(conversation, replace(deployment, tiers=tiers)).ttft_s.tolist()
     benchmark.extra_info |= {"worlds": len(rates), "requests": conversation.num_requests}

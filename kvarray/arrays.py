@@ -16,6 +16,7 @@ Checks stand once at the public edge; kernels trust their callers. A check's mes
 few offending places with their values, and the rule.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,6 +30,8 @@ __all__ = [
     "Hashes",
     "Ids",
     "Seconds",
+    "as_amount",
+    "as_amounts",
     "as_floats",
     "as_hashes",
     "as_ids",
@@ -60,6 +63,7 @@ NO_HASH = np.uint64(0)
 """Hash of a block that has none."""
 
 _SHOWN = 5  # offending places that a message lists
+_LARGEST_AMOUNT = 1e60
 
 
 def refuse(name: str, rule: str, bad: Flags, values: NDArray[Any]) -> None:
@@ -135,8 +139,6 @@ def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int |
         if not all(type(item) is int for item in array.flat):
             array = np.asarray(values)
     if array.dtype != np.int64:
-        if array.dtype.kind == "f" and not isinstance(values, np.ndarray):
-            array = _as_python_ints(values, array)
         array = _cast_ints(name, array)
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
@@ -148,12 +150,6 @@ def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int |
     return array
 
 
-def _as_python_ints(values: ArrayLike, array: NDArray[Any]) -> NDArray[Any]:
-    """Return a list of integers that NumPy made floats of, because of those beyond 64 bits, as it was given."""
-    exact = np.asarray(values, dtype=object)
-    return exact if exact.size and all(type(item) is int for item in exact.flat) else array
-
-
 def _cast_ints(name: str, array: NDArray[Any]) -> Ids:
     """Return `array` as int64, or raise: only integers that fit pass. An empty list has no dtype to object to."""
     if array.size == 0:
@@ -162,8 +158,7 @@ def _cast_ints(name: str, array: NDArray[Any]) -> Ids:
         refuse(name, "be less than 2^63", array > np.uint64(2**63 - 1), array)
     elif array.dtype.kind != "i":
         if array.dtype == object and all(type(item) is int for item in array.flat):
-            refuse(name, "fit 64 bits", (array < -(2**63)) | (array >= 2**64), array)
-            refuse(name, "be less than 2^63", array >= 2**63, array)
+            refuse(name, "fit 64 bits", (array < -(2**63)) | (array >= 2**63), array)
         raise TypeError(f"{name} must be integers: got {array.dtype} values such as {array.flat[0]!r}")
     return array.astype(np.int64)
 
@@ -198,10 +193,21 @@ def as_uint64(name: str, values: ArrayLike) -> Hashes:
     """
     array = np.asarray(values)
     if array.dtype != np.uint64:
-        array = as_ints(name, array, low=0).astype(np.uint64)
+        if isinstance(values, list | tuple) and values and all(type(item) is int for item in values):
+            array = _uint64_list(name, values)  # for integers on both sides of 2^63 NumPy falls back to floats
+        else:
+            array = as_ints(name, array, low=0).astype(np.uint64)
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional: got shape {array.shape}")
     return array
+
+
+def _uint64_list(name: str, values: Sequence[int]) -> Hashes:
+    """Return Python integers as uint64, or raise for the first that does not fit."""
+    for i, value in enumerate(values):
+        if not 0 <= value < 2**64:
+            raise ValueError(f"{name} must be {'less than 2^64' if value > 0 else '0 or more'}: {name}[{i}] = {value}")
+    return np.array(values, dtype=np.uint64)
 
 
 def as_hashes(name: str, values: ArrayLike) -> Hashes:
@@ -220,7 +226,7 @@ def as_hashes(name: str, values: ArrayLike) -> Hashes:
     array([5, 9], dtype=uint64)
     """
     array = as_uint64(name, values)
-    if array.size and not array.all():
+    if np.count_nonzero(array) < array.size:
         refuse(name, "not be 0, which stands for no hash", array == NO_HASH, array)
     return array
 
@@ -269,6 +275,27 @@ def as_floats(
         refuse(name, f"be more than {low:g}", array <= low, array)
     else:
         refuse(name, f"be {low:g} or more", array < low, array)
+    return array
+
+
+def as_amounts(name: str, values: ArrayLike, *, low: float = -np.inf, open_low: bool = False) -> Seconds:
+    """Return `values` as float64 amounts that can be multiplied, divided, squared and summed without overflow.
+
+    The rules are those of `as_floats`, and besides no amount is larger than 1e60 or, where `low` is refused, smaller
+    than 1e-60: whatever is measured in seconds, bytes, tokens or rates of them is far within.
+
+    Examples
+    --------
+    >>> as_amounts("work_s", [1.0, 1e300])
+    Traceback (most recent call last):
+        ...
+    ValueError: work_s must be 1e+60 or less: work_s[1] = 1e+300
+    """
+    array = as_floats(name, values, low=low, open_low=open_low)
+    if array.size and max(array.max(), -array.min()) > _LARGEST_AMOUNT:
+        refuse(name, f"be {_LARGEST_AMOUNT:g} or less", np.abs(array) > _LARGEST_AMOUNT, array)
+    if open_low and array.size and array.min() < low + 1.0 / _LARGEST_AMOUNT:
+        refuse(name, f"be {low + 1.0 / _LARGEST_AMOUNT:g} or more", array < low + 1.0 / _LARGEST_AMOUNT, array)
     return array
 
 
@@ -324,6 +351,19 @@ def as_real(name: str, value: object, *, low: float = -np.inf, open_low: bool = 
     return float(array)
 
 
+def as_amount(name: str, value: object, *, low: float = -np.inf, open_low: bool = False) -> float:
+    """Return `value` as a float; the rules are those of `as_amounts`.
+
+    Examples
+    --------
+    >>> as_amount("latency_s", 2e-6, low=0.0)
+    2e-06
+    """
+    number = as_real(name, value, low=low, open_low=open_low)
+    as_amounts(name, number, low=low, open_low=open_low)
+    return number
+
+
 def check_same_length(**arrays: NDArray[Any]) -> None:
     """Raise `ValueError` unless all arrays have the same length.
 
@@ -335,7 +375,7 @@ def check_same_length(**arrays: NDArray[Any]) -> None:
     ValueError: keys and values must have the same length: got 2 and 3
     """
     lengths = [len(array) for array in arrays.values()]
-    if len(set(lengths)) > 1:
+    if lengths.count(lengths[0]) < len(lengths):
         raise ValueError(f"{' and '.join(arrays)} must have the same length: got {' and '.join(map(str, lengths))}")
 
 

@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Seconds, as_floats
+from kvarray.arrays import Seconds, as_amounts
 
 __all__ = ["Fit", "fit_costs"]
 
@@ -81,8 +81,8 @@ def fit_costs(seconds: ArrayLike, **columns: ArrayLike) -> Fit:
     >>> fit_costs([3.0, 5.0, 7.0], start=[1.0, 1.0, 1.0], item=[1.0, 2.0, 3.0]).costs.round(9).tolist()
     [1.0, 2.0]
     """
-    measured = as_floats("seconds", seconds, low=0.0, open_low=True)
-    amounts = [as_floats(name, column, low=0.0) for name, column in columns.items()]
+    measured = as_amounts("seconds", seconds, low=0.0, open_low=True)
+    amounts = [as_amounts(name, column, low=0.0) for name, column in columns.items()]
     if measured.ndim != 1 or any(column.shape != measured.shape for column in amounts):
         shapes = ", ".join(str(column.shape) for column in amounts)
         raise ValueError(f"seconds and {', '.join(columns)} must be of one length: got {measured.shape}, {shapes}")

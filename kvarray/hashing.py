@@ -331,7 +331,7 @@ def _mix(values: Hashes) -> Hashes:
 
 def _unmix(values: Hashes) -> Hashes:
     """Return the values that `_mix` sends to these."""
-    back = values ^ (values >> np.uint64(31)) ^ (values >> np.uint64(62))
+    back: Hashes = values ^ (values >> np.uint64(31)) ^ (values >> np.uint64(62))
     back *= np.uint64(pow(_MIX_2, -1, _MODULUS))
     back ^= (back >> np.uint64(27)) ^ (back >> np.uint64(54))
     back *= np.uint64(pow(_MIX_1, -1, _MODULUS))

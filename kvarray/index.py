@@ -32,10 +32,11 @@ from kvarray.errors import InvariantError
 __all__ = ["HashIndex"]
 
 _NO_ROW = -1  # as an index it reaches the spare last row of `_keys` and `_link_of`, which belongs to no one
-_SPREAD = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the high bits of a product with it spread consecutive keys
+_SPREAD = 0xD6E8FEB86659FD93  # the high bits of products with it spread consecutive keys, and multiples of them
 _MASK = 2**64 - 1
-_SPARE_KEY = 1  # the spare row stands for the end of a chain, and is never taken out
-_FEW = 12  # items for which a loop in Python is cheaper than another round of NumPy calls
+_MARK = 1  # key of rows that a removal has in hand; no lookup sees it
+_SPARE_KEY = 1  # of the spare row, which stands for the end of a chain and is never taken out
+_FEW = 48  # items for which a loop in Python is cheaper than another round of NumPy calls
 
 
 class HashIndex:
@@ -53,7 +54,7 @@ class HashIndex:
 
     Invariants, verified by `check`:
 
-    I1. A row is in exactly one chain if it has a key (is not `NO_HASH`), else in none.
+    I1. A row is in exactly one chain if it has a key (is not `NO_HASH`); else it is in none, and its link names none.
     I2. It is in the chain of its key's bucket.
     I3. ``links[link_of[row]] == row`` for each row that has a key.
     I4. ``len(index)`` is the number of rows that have a key.
@@ -77,8 +78,8 @@ class HashIndex:
         self._num_buckets = 1 << bits
         self._num_rows = num_rows
         self._shift = 64 - bits
-        self._spread = np.full(1, _SPREAD, dtype=np.uint64)  # arrays wrap silently, scalars warn
-        self._shift_array = np.full(1, self._shift, dtype=np.uint64)
+        self._spread = np.array(_SPREAD, dtype=np.uint64)  # as arrays without axes they cost least beside an array
+        self._shift_array = np.array(self._shift, dtype=np.uint64)
         self._keys = np.full(num_rows + 1, NO_HASH, dtype=np.uint64)
         self._keys[_NO_ROW] = _SPARE_KEY
         self._links = np.full(self._num_buckets + num_rows, _NO_ROW, dtype=np.int32)
@@ -121,6 +122,8 @@ class HashIndex:
         -----
         Snapshot law, O(B).
         """
+        if len(keys) <= _FEW:
+            return np.array(self._find_few(keys.tolist(), self.buckets_of_few(keys)), dtype=np.int64)
         return self._walk(keys, self._buckets(keys))
 
     def find_after(self, rows: Ids) -> Ids:
@@ -147,23 +150,22 @@ class HashIndex:
         rows : ndarray of int64, shape (B,)
             Different rows without a key.
         """
+        if len(rows) <= _FEW:
+            self.insert_few(keys.tolist(), rows.tolist(), self.buckets_of_few(keys))
+            return
         self._count += len(rows)
         self._keys[rows] = keys
-        self._links[rows + self._num_buckets] = _NO_ROW
         links = self._buckets(keys)
-        # One round: whoever stands at an empty link takes it; all others step on to the link of the row they met.
-        # Equal keys start at the same link and stay together, so the earlier one takes the earlier link.
         while len(rows) > _FEW:
-            is_empty = self._links.take(links) < 0
-            # Backwards, because the last of several writes to one place is the one that stays.
-            self._links[links[is_empty][::-1]] = rows[is_empty][::-1]
+            self._walk_to_end(links)
+            # Of several rows that are to hang on one link the first in the batch must be the one that does. Backwards,
+            # because the last of several writes to one place is the one that stays.
+            self._links[links[::-1]] = rows[::-1]
             self._link_of[rows] = links
-            met = self._links.take(links)
-            rest = np.flatnonzero(met != rows)
-            links = met.take(rest).astype(np.int64) + self._num_buckets
-            rows = rows.take(rest)
-        for row, link in zip(rows.tolist(), links.tolist(), strict=True):
-            self._hang(row, link)
+            rest = np.flatnonzero(self._links.take(links) != rows)
+            rows, links = rows.take(rest), links.take(rest)
+        if len(rows):
+            self._hang(self._keys.take(rows).tolist(), rows.tolist(), links.tolist())
 
     def remove(self, rows: Ids) -> None:
         """Take the key from each row.
@@ -174,23 +176,30 @@ class HashIndex:
             Different rows that have a key.
         """
         if len(rows) <= _FEW:
-            for row in rows.tolist():
-                self.remove_one(row)
+            self.remove_few(rows.tolist())
             return
         self._count -= len(rows)
         self._keys[rows] = NO_HASH
-        successors = self._links.take(rows + self._num_buckets)
-        # Writing all links at once is right where no two neighbours of a chain go together. Of such a pair the
-        # first goes by itself beforehand; what is left has no neighbours that go.
-        first_of_pair = np.flatnonzero(self._keys.take(successors) == NO_HASH)
-        if len(first_of_pair):
-            for row in rows.take(first_of_pair).tolist():
-                self._unhang(row)
-            rows = np.delete(rows, first_of_pair)
-            successors = np.delete(successors, first_of_pair)
-        links = self._link_of.take(rows)
+        nexts = rows + self._num_buckets
+        successors = self._links.take(nexts)
+        gone = np.flatnonzero(self._keys.take(successors) == NO_HASH)
+        if len(gone):
+            # Neighbours of a chain go together. Only the first of them is named by a link that stays; let it be
+            # followed by the first successor that stays.
+            self._keys[successors.take(gone)] = _MARK
+            is_first = self._keys.take(rows) != _MARK
+            self._keys[successors.take(gone)] = NO_HASH
+            firsts, successors = rows[is_first], successors[is_first]
+            gone = np.flatnonzero(self._keys.take(successors) == NO_HASH)
+            while len(gone):
+                successors[gone] = self._links.take(successors.take(gone) + self._num_buckets)
+                gone = gone[self._keys.take(successors.take(gone)) == NO_HASH]
+            links = self._link_of.take(firsts)
+        else:
+            links = self._link_of.take(rows)
         self._links[links] = successors
         self._link_of[successors] = links
+        self._links[nexts] = _NO_ROW
 
     def clear(self) -> None:
         """Take the key from every row."""
@@ -201,31 +210,58 @@ class HashIndex:
 
     def find_one(self, key: int) -> int:
         """Return the oldest row of a key, or -1; see `find`."""
-        row: int = self._link_items[(key * _SPREAD & _MASK) >> self._shift]
-        while row >= 0 and self._key_items[row] != key:
-            row = self._link_items[row + self._num_buckets]
-        return row
+        return self._find_few([key], [(key * _SPREAD & _MASK) >> self._shift])[0]
 
     def find_after_one(self, row: int) -> int:
         """Return the next younger row with the same key, or -1; see `find_after`."""
-        key = self._key_items[row]
-        row = self._link_items[row + self._num_buckets]
-        while row >= 0 and self._key_items[row] != key:
-            row = self._link_items[row + self._num_buckets]
-        return row
+        return self._find_few([self._key_items[row]], [row + self._num_buckets])[0]
 
     def insert_one(self, key: int, row: int) -> None:
         """Give a row its key; see `insert`."""
-        self._count += 1
-        self._key_items[row] = key
-        self._link_items[row + self._num_buckets] = _NO_ROW
-        self._hang(row, (key * _SPREAD & _MASK) >> self._shift)
+        self.insert_few([key], [row], [(key * _SPREAD & _MASK) >> self._shift])
 
     def remove_one(self, row: int) -> None:
         """Take the key from a row; see `remove`."""
-        self._count -= 1
-        self._key_items[row] = 0
-        self._unhang(row)
+        self.remove_few([row])
+
+    def remove_few(self, rows: list[int]) -> None:
+        """Take the key from each of a few rows; see `remove`."""
+        self._count -= len(rows)
+        nexts, link_of, key_of, num_buckets = self._link_items, self._link_of_items, self._key_items, self._num_buckets
+        for row in rows:
+            link, successor = link_of[row], nexts[row + num_buckets]
+            nexts[link] = successor
+            link_of[successor] = link
+            nexts[row + num_buckets] = _NO_ROW
+            key_of[row] = 0
+
+    def find_leading(self, keys: list[int], buckets: list[int]) -> list[int]:
+        """Return the oldest row of each key up to the first key that no row has; see `find`.
+
+        `buckets` come from `buckets_of_few`.
+        """
+        nexts, key_of, num_buckets = self._link_items, self._key_items, self._num_buckets
+        found: list[int] = []
+        for key, link in zip(keys, buckets, strict=False):
+            row = nexts[link]
+            while row >= 0 and key_of[row] != key:
+                row = nexts[row + num_buckets]
+            if row < 0:
+                break
+            found.append(row)
+        return found
+
+    def insert_few(self, keys: list[int], rows: list[int], buckets: list[int]) -> None:
+        """Give each of a few rows its key; see `insert`. `buckets` come from `buckets_of_few`."""
+        self._count += len(rows)
+        self._hang(keys, rows, buckets)
+
+    def buckets_of_few(self, keys: Hashes) -> list[int]:
+        """Return the bucket of each of a few keys."""
+        if len(keys) > 3:
+            buckets: list[int] = (keys * self._spread >> self._shift_array).tolist()
+            return buckets
+        return [(key * _SPREAD & _MASK) >> self._shift for key in keys.tolist()]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return copies of the arrays that are the whole state, for `restore`."""
@@ -254,6 +290,7 @@ class HashIndex:
             met = self._links.take(met + self._num_buckets).astype(np.int64)
             buckets, met = buckets[met >= 0], met[met >= 0]
         has_key = self._keys[:_NO_ROW] != NO_HASH
+        self._fail("I1: rows without a key whose link names one", ~has_key & (self._links[self._num_buckets :] >= 0))
         self._fail("I1: rows that have a key and are in no chain, or the reverse", (seen > 0) != has_key)
         rows = np.flatnonzero(has_key)
         wrong = rows[self._links[self._link_of[rows]] != rows]
@@ -282,26 +319,42 @@ class HashIndex:
             met = self._links.take(found.take(rest) + self._num_buckets).astype(np.int64)
             found[rest] = met
             rest = rest[(self._keys.take(met) != keys.take(rest)) & (met >= 0)]
-        for i in rest.tolist():
-            row, key = int(found[i]), int(keys[i])
-            while row >= 0 and self._key_items[row] != key:
-                row = self._link_items[row + self._num_buckets]
-            found[i] = row
+        if len(rest):
+            links = found.take(rest) + self._num_buckets
+            found[rest] = self._find_few(keys.take(rest).tolist(), links.tolist())
         return found
 
-    def _hang(self, row: int, link: int) -> None:
-        """Hang a row on the last link of a chain, seeking from `link` on."""
-        links, num_buckets = self._link_items, self._num_buckets
-        met = links[link]
-        while met >= 0:
-            link = met + num_buckets
-            met = links[link]
-        links[link] = row
-        self._link_of_items[row] = link
+    def _walk_to_end(self, links: Ids) -> None:
+        """Replace each link by the last one of its chain."""
+        met = self._links.take(links)
+        rest = np.flatnonzero(met >= 0)
+        met = met.take(rest)
+        while len(rest):
+            further = np.add(met, self._num_buckets, dtype=np.int64)
+            links[rest] = further
+            met = self._links.take(further)
+            goes_on = met >= 0
+            rest, met = rest[goes_on], met[goes_on]
 
-    def _unhang(self, row: int) -> None:
-        """Write a row's successor into the link that names the row."""
-        link = self._link_of_items[row]
-        successor = self._link_items[row + self._num_buckets]
-        self._link_items[link] = successor
-        self._link_of_items[successor] = link
+    def _find_few(self, keys: list[int], links: list[int]) -> list[int]:
+        """Return the first row with its key that each item meets from its link on, or -1."""
+        nexts, key_of, num_buckets = self._link_items, self._key_items, self._num_buckets
+        found = []
+        for key, link in zip(keys, links, strict=True):
+            row = nexts[link]
+            while row >= 0 and key_of[row] != key:
+                row = nexts[row + num_buckets]
+            found.append(row)
+        return found
+
+    def _hang(self, keys: list[int], rows: list[int], links: list[int]) -> None:
+        """Hang each row on the last link of its chain, seeking from its link on."""
+        nexts, link_of, key_of, num_buckets = self._link_items, self._link_of_items, self._key_items, self._num_buckets
+        for key, row, link in zip(keys, rows, links, strict=False):
+            met = nexts[link]
+            while met >= 0:
+                link = met + num_buckets
+                met = nexts[link]
+            nexts[link] = row
+            link_of[row] = link
+            key_of[row] = key

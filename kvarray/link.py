@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Seconds, as_floats, as_positive_int, as_real, check_broadcast
+from kvarray.arrays import Seconds, as_amount, as_amounts, as_int, as_real, check_broadcast
 from kvarray.fitting import Fit, fit_costs
 
 __all__ = ["LINKS", "Link", "LinkFit", "fit_link"]
@@ -58,11 +58,12 @@ class Link:
 
     def __post_init__(self) -> None:
         """Check the figures."""
-        as_real("bytes_per_second", self.bytes_per_second, low=0.0, open_low=True, finite=False)
-        as_real("latency_s", self.latency_s, low=0.0)
-        as_real("alpha_s", self.alpha_s, low=0.0)
+        if as_real("bytes_per_second", self.bytes_per_second, low=0.0, open_low=True, finite=False) != np.inf:
+            as_amounts("bytes_per_second", self.bytes_per_second, low=0.0, open_low=True)
+        as_amount("latency_s", self.latency_s, low=0.0)
+        as_amount("alpha_s", self.alpha_s, low=0.0)
         if self.fragment_bytes is not None:
-            as_positive_int("fragment_bytes", self.fragment_bytes)
+            as_int("fragment_bytes", self.fragment_bytes, low=1, high=2**63)
 
     def fragments(self, num_bytes: ArrayLike) -> Seconds:
         """Return into how many fragments transfers fall; 0 for one of no bytes.
@@ -72,7 +73,7 @@ class Link:
         >>> Link(1e9, fragment_bytes=4096).fragments([0, 1, 4096, 4097])
         array([0., 1., 1., 2.])
         """
-        size = as_floats("num_bytes", num_bytes, low=0.0)
+        size = as_amounts("num_bytes", num_bytes, low=0.0)
         if self.fragment_bytes is None:
             return (size > 0.0).astype(np.float64)
         return np.ceil(size / self.fragment_bytes)
@@ -106,11 +107,11 @@ class Link:
         >>> Link(1e9, latency_s=0.5).seconds([0, 1_000_000_000])
         array([0. , 1.5])
         """
-        size = as_floats("num_bytes", num_bytes, low=0.0)
+        size = as_amounts("num_bytes", num_bytes, low=0.0)
         if num_fragments is None:
             pieces = self.fragments(size)
         else:
-            pieces = as_floats("num_fragments", num_fragments, low=0.0)
+            pieces = as_amounts("num_fragments", num_fragments, low=0.0)
             check_broadcast("num_bytes and num_fragments", size.shape, pieces.shape)
         busy = self.latency_s + pieces * self.alpha_s + size / self.bytes_per_second
         return np.where(size > 0.0, busy, 0.0)
@@ -123,9 +124,10 @@ class Link:
         >>> Link(52.7e9, alpha_s=3.48e-6).bandwidth(183_396).round(-8).tolist()  # half of it
         26400000000.0
         """
-        size = as_floats("num_bytes", num_bytes, low=0.0, open_low=True)
+        size = as_amounts("num_bytes", num_bytes, low=0.0, open_low=True)
         busy = self.seconds(size)
-        seen: Seconds = np.divide(size, busy, out=np.full(size.shape, np.inf), where=busy > 0.0)
+        with np.errstate(over="ignore"):  # a link that takes next to no time
+            seen: Seconds = np.divide(size, busy, out=np.full(size.shape, np.inf), where=busy > 0.0)
         return seen
 
 
@@ -168,10 +170,10 @@ def fit_link(num_bytes: ArrayLike, seconds: ArrayLike, *, num_fragments: ArrayLi
     >>> round(found.link.latency_s, 9), round(found.link.bytes_per_second)
     (0.001, 1000000000)
     """
-    size = as_floats("num_bytes", num_bytes, low=0.0)
+    size = as_amounts("num_bytes", num_bytes, low=0.0)
     columns = {"latency": np.ones(size.shape), "num_bytes": size}
     if num_fragments is not None:
-        columns["num_fragments"] = as_floats("num_fragments", num_fragments, low=0.0)
+        columns["num_fragments"] = as_amounts("num_fragments", num_fragments, low=0.0)
     fit = fit_costs(seconds, **columns)
     latency_s, per_byte, *alpha_s = fit.costs.tolist()
     return LinkFit(Link(1.0 / per_byte if per_byte else np.inf, latency_s, *alpha_s), fit)

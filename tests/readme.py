@@ -16,7 +16,13 @@ FENCE = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 
 def true_text(text: str) -> str:
     """The text with the output of each example replaced by what is printed now."""
-    return FENCE.sub(lambda fence: f"```{fence[1]}\n{_RUN[fence[1]](fence[2])}```", text)
+    python = code.InteractiveConsole()  # one for all examples: a later one goes on where an earlier one ended
+
+    def run(fence: re.Match[str]) -> str:
+        printed = _run_console(fence[2]) if fence[1] == "console" else _run_python(fence[2], python)
+        return f"```{fence[1]}\n{printed}```"
+
+    return FENCE.sub(run, text)
 
 
 def _run_console(example: str) -> str:
@@ -32,8 +38,7 @@ def _run_console(example: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _run_python(example: str) -> str:
-    console = code.InteractiveConsole()
+def _run_python(example: str, console: code.InteractiveConsole) -> str:
     lines = []
     for line in example.splitlines():
         if line.startswith((">>> ", "... ", "...")):
@@ -43,8 +48,6 @@ def _run_python(example: str) -> str:
             lines += [line, *out.getvalue().splitlines()]
     return "\n".join(lines) + "\n"
 
-
-_RUN = {"console": _run_console, "python": _run_python}
 
 if __name__ == "__main__":
     README.write_text(true_text(README.read_text()))

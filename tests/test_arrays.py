@@ -17,7 +17,7 @@ from kvarray import arrays
         ([None], TypeError, "x must be integers: got object"),
         ([[1, 2]], ValueError, r"one-dimensional: got shape \(1, 2\)"),
         ([2**63], ValueError, "less than 2\\^63: x\\[0\\] = 9223372036854775808"),
-        ([5, 2**63], ValueError, "less than 2\\^63: x\\[1\\] = 9223372036854775808"),
+        ([5, 2**63], ValueError, r"x must fit 64 bits: x\[1\] = 9223372036854775808"),
         ([5, 2**64], ValueError, r"x must fit 64 bits: x\[1\] = 18446744073709551616"),
         ([0, -1], ValueError, "x must be 0 or more: x\\[1\\] = -1"),
         ([10, 3, 11], ValueError, r"x must be less than 10: x\[0\] = 10, x\[2\] = 11"),
@@ -69,3 +69,42 @@ def test_as_hashes_refuses_the_sentinel():
 def test_check_offsets(offsets, message):
     with pytest.raises(ValueError, match=message):
         arrays.check_offsets("offsets", np.array(offsets, dtype=np.int64), 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "message"),
+    [
+        ([1.0, -1e61], {}, r"x must be 1e\+60 or less: x\[1\] = -1e\+61"),
+        ([1e61], {"low": 0.0}, r"x must be 1e\+60 or less"),
+        ([1.0, 1e-61], {"low": 0.0, "open_low": True}, r"x must be 1e-60 or more: x\[1\] = 1e-61"),
+        ([0.0], {"low": 0.0, "open_low": True}, "x must be more than 0"),
+        ([np.nan], {}, "x must be finite"),
+    ],
+)
+def test_amounts_beyond_reason_are_refused(values, options, message):
+    with pytest.raises(ValueError, match=message):
+        arrays.as_amounts("x", values, **options)
+    with pytest.raises(ValueError, match=message.partition(":")[0]):
+        arrays.as_amount("x", values[-1], **options)
+
+
+def test_amounts_of_any_shape_pass():
+    assert arrays.as_amounts("x", np.full((2, 0), 1.0), low=0.0, open_low=True).shape == (2, 0)
+    assert arrays.as_amounts("x", [[1e-61, 1e60]], low=0.0).tolist() == [[1e-61, 1e60]]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, 2**64], r"x must be less than 2\^64: x\[1\] = 18446744073709551616"),
+        ([3, -1], r"x must be 0 or more: x\[1\] = -1"),
+    ],
+)
+def test_as_uint64_refuses(values, message):
+    with pytest.raises(ValueError, match=message):
+        arrays.as_uint64("x", values)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)))
+def test_as_uint64_keeps_every_uint64(values):
+    assert arrays.as_uint64("x", values).tolist() == values

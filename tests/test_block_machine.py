@@ -10,11 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvarray import BlockAllocator, BlockStateError, BlockTable, CapacityError
-from kvarray.block import CLEARED, STORED
+from kvarray import BlockAllocator, BlockStateError, BlockTable, CapacityError, index
+from kvarray.block import CLEARED, STORED, pool
 from kvarray.policies import lru
 from tests.reference.block import PoolReference, RefusedError, TableReference
 
+FEW = index._FEW, pool.FEW
 SYMBOLS = st.lists(st.integers(0, 1), max_size=4)  # contents of the full blocks of a sequence
 POLICIES = {None: "lru", "lru": lambda columns: lru(columns), "lfu": "lfu", "fifo": "fifo"}
 
@@ -38,8 +39,10 @@ class BlockMachine(RuleBasedStateMachine):
         watermark=st.integers(0, 1),
         recompute_last=st.booleans(),
         events=st.booleans(),
+        few=st.sampled_from([(0, 0), FEW]),
     )
-    def start(self, num_blocks, block_size, key, release_order, removed_at, watermark, recompute_last, events):
+    def start(self, num_blocks, block_size, key, release_order, removed_at, watermark, recompute_last, events, few):
+        index._FEW, pool.FEW = few  # small batches both ways: in NumPy calls, and in loops over integers
         sizes = {"block_size": block_size, "max_sequences": 4, "max_blocks": 5}
         self.pool = BlockAllocator(
             num_blocks, policy=POLICIES[key], release_order=release_order, removed_at=removed_at, events=events
@@ -57,6 +60,9 @@ class BlockMachine(RuleBasedStateMachine):
         self.handle_of = {}  # number of the twin's sequence -> handle
         self.mine = []  # blocks held outside of the table, once for each time
         self.known = set()  # hashes that events have told of
+
+    def teardown(self):
+        index._FEW, pool.FEW = FEW
 
     # Both sides of a call
 
@@ -91,7 +97,7 @@ class BlockMachine(RuleBasedStateMachine):
         hashes = [chain(symbols) for symbols, _ in prompts]
         got, expected = self.both(
             lambda: self.table.admit(
-                [n for _, n in prompts],
+                np.array([n for _, n in prompts], dtype=np.int64),
                 hashes=np.array([h for row in hashes for h in row], dtype=np.uint64),
                 hash_offsets=np.cumsum([0, *map(len, hashes)]),
             ),
@@ -113,12 +119,13 @@ class BlockMachine(RuleBasedStateMachine):
             symbols = data.draw(st.lists(st.integers(0, 1), max_size=unnamed))
             last = sequence.last_hash or 1
             hashes.append([int(bin(last)[2:] + "".join(map(str, symbols[: i + 1])), 2) for i in range(len(symbols))])
+        offsets = np.cumsum([0, *map(len, hashes)])
         copies, expected = self.both(
             lambda: self.table.append(
                 self.handles(numbers),
-                counts,
+                np.array(counts, dtype=np.int64),
                 hashes=np.array([h for row in hashes for h in row], dtype=np.uint64),
-                hash_offsets=np.cumsum([0, *map(len, hashes)]),
+                hash_offsets=offsets if offsets[-1] else None,
             ),
             [
                 lambda n=n, c=c, h=h: self.table_twin.append(n, c, h)

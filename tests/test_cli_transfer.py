@@ -42,13 +42,13 @@ def ask(capsys, *arguments):
         (["--sweep", "bandwidth=2GB/s"], "a sweep must be one of"),
         (["--sweep", "bandwidth=2GB/s:1GB/s"], "a sweep must go from a lower to a higher value"),
         (["--sweep", "bandwidth=0GB/s:1GB/s"], "bytes_per_second must be more than 0"),
+        (["--sweep", "alpha=1us:9us", "--alpha", "1us"], "--sweep alpha and --alpha exclude each other"),
         (["--sweep", "overlap=0:2"], "overlap_efficiency must be 1 or less"),
         (
             ["--sweep", "alpha=1us:9us", "--schedule", "layered", "--group", "best"],
             "best sizes are of one schedule: give a number in a --sweep",
         ),
         (["--compare", "--plot", "gantt.png"], "--plot draws one schedule or a --sweep"),
-        (["--plot", "gantt.bmpx"], "a plot's file must end in one of"),
         (["--json", "--csv"], "not allowed with argument"),
     ],
 )
@@ -58,6 +58,12 @@ def test_refuses(capsys, arguments, message):
     assert captured.out == ""
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_refuses_a_picture_of_no_known_kind(capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["transfer", "--plot", "gantt.bmpx"]) == 2
+    assert "a plot's file must end in one of" in capsys.readouterr().err
 
 
 def test_the_transfer_scenario(capsys):

@@ -1,19 +1,15 @@
-"""Deployments and replays: bad input, worked examples, the plain-Python twin, laws, and real traces."""
+"""Deployments and replays: bad input, worked examples, sums, words, and real traces."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kvarray import (
     DecodeTime,
     Deployment,
     Link,
     OversizeError,
-    PrefillTime,
     Separation,
     Trace,
     TraceError,
@@ -23,9 +19,6 @@ from kvarray import (
     replay,
 )
 from kvarray.deploy import (
-    COLUMNS,
-    REASONS,
-    ROUTINGS,
     LruHits,
     prefix_aware_costs,
     queue_times,
@@ -33,188 +26,10 @@ from kvarray.deploy import (
     service_times,
     tier_hits,
 )
-from kvarray.deploy.routing import _prefix_hashes
-from kvarray.reuse import UNITS, tier_curve
-from kvarray.stepping import step_requests
+from kvarray.reuse import tier_curve
 from kvarray.tier import TierSpec
 from tests.data import data_file, published_cases
-from tests.reference import replay as twin
-from tests.strategies import chained
-
-GPU = TierSpec("gpu", blocks=64)
-BASE = Deployment((GPU,), bytes_per_token=1, prefill=PrefillTime(0.0, 1.0, 0.0))
-
-
-# ---- a deployment and its twin ---------------------------------------------------------------------------------------
-
-SECONDS = st.sampled_from([0.0, 0.125, 0.5, 1.0, 3.0])
-RATES = st.sampled_from([0.5, 2.0, 16.0, 1024.0])
-
-
-@st.composite
-def links(draw, with_direct=True):
-    return {
-        "rate": draw(RATES),
-        "latency": draw(SECONDS),
-        "alpha": draw(SECONDS),
-        "fragment": draw(st.sampled_from([None, 1, 3, 1000])),
-        "direct": draw(st.none() | links(with_direct=False)) if with_direct else None,
-    }
-
-
-def as_link(link):
-    return Link(link["rate"], link["latency"], link["alpha"], link["fragment"])
-
-
-@st.composite
-def separations(draw):
-    return {
-        "schedule": draw(st.sampled_from(["sequential", "pipelined", "layered", "chunked"])),
-        "rate": draw(RATES),
-        "latency": draw(SECONDS),
-        "alpha": draw(SECONDS),
-        "streams": draw(st.integers(1, 3)),
-        "layers": draw(st.integers(1, 4)),
-        "chunk_tokens": draw(st.integers(1, 6)),
-    }
-
-
-@st.composite
-def served_traces(draw):
-    """Traces with arrivals and sessions."""
-    rows = chained(draw(st.lists(st.lists(st.integers(0, 2), max_size=5), min_size=2, max_size=10)))
-    size = draw(st.integers(1, 3))
-    tokens = [draw(st.integers((len(row) - 1) * size + 1 if row else 0, (len(row) + 1) * size)) for row in rows]
-    count = len(rows)
-    gaps = draw(st.lists(st.sampled_from([0.0, 0.25, 1.0, 10.0]), min_size=count, max_size=count))
-    gaps[-1] = gaps[-1] or 1.0  # some time has to pass
-    return Trace(
-        [block for row in rows for block in row],
-        np.cumsum([0, *map(len, rows)]),
-        block_size=size,
-        input_tokens=tokens,
-        output_tokens=draw(st.lists(st.integers(0, 4), min_size=count, max_size=count)),
-        arrival_s=100.0 + np.cumsum(gaps),
-        session=draw(st.lists(st.integers(-1, 2), min_size=count, max_size=count)),
-    )
-
-
-@st.composite
-def deployments(draw, block_size=2, policies=("lru", "fifo"), routings=ROUTINGS, separated=None):
-    """A deployment, and the same as a dict for the twin."""
-    policy = draw(st.sampled_from(policies))
-    num_tiers = 1 if policy == "fifo" else draw(st.integers(1, 3))
-    exclusive = draw(st.booleans())
-    sizes = draw(st.lists(st.integers(1, 6), min_size=num_tiers, max_size=num_tiers))
-    below = draw(st.lists(links(), min_size=num_tiers - 1, max_size=num_tiers - 1))
-    separation = draw(separations()) if (draw(st.booleans()) if separated is None else separated) else None
-    plain = {
-        "replicas": draw(st.integers(1, 3)),
-        "routing": draw(st.sampled_from(routings)),
-        "overlap_weight": draw(st.sampled_from([0.0, 0.5, 1.0, 2.0])),
-        "min_load_tokens": draw(st.sampled_from([0, 0, 2, 5])),
-        "recompute_slow": draw(st.booleans()),
-        "min_prefill_tokens": draw(st.integers(0, 2)),
-        "queueing": draw(st.sampled_from([True, True, False])),
-    }
-    overlap = draw(st.sampled_from([0.0, 0.5, 1.0]))
-    bytes_per_token = draw(st.integers(1, 3))
-    prefill = tuple(draw(SECONDS) for _ in range(3))
-    decode = tuple(draw(SECONDS) for _ in range(3))
-    tiers = [TierSpec("t0", blocks=sizes[0])] + [
-        TierSpec(f"t{k + 1}", blocks=size, up=as_link(link), direct=as_link(link["direct"]) if link["direct"] else None)
-        for k, (size, link) in enumerate(zip(sizes[1:], below, strict=True))
-    ]
-    deployment = Deployment(
-        tuple(tiers),
-        bytes_per_token=bytes_per_token,
-        prefill=PrefillTime(*prefill),
-        decode=DecodeTime(*decode),
-        policy=policy,
-        write_mode="exclusive" if exclusive else "write_through",
-        smaller_below=True,
-        overlap_efficiency=overlap,
-        allow_oversize=True,
-        separation=separation
-        and Separation(
-            Link(separation["rate"], separation["latency"], separation["alpha"]),
-            separation["schedule"],
-            streams=separation["streams"],
-            layers=separation["layers"],
-            chunk_tokens=separation["chunk_tokens"],
-        ),
-        **plain,
-    )
-    as_dict = plain | {
-        "new_tiers": lambda: twin.FifoTier(sizes) if policy == "fifo" else twin.LruTiers(sizes, exclusive),
-        "links": below,
-        "bytes_per_token": bytes_per_token,
-        "prefill": prefill,
-        "decode": decode,
-        "overlap": overlap,
-        "separation": separation,
-    }
-    return deployment, as_dict
-
-
-def as_requests(trace):
-    """The requests of a trace for the twin, arrivals counted from the first."""
-    ids, cuts = trace.block_ids.tolist(), trace.offsets.tolist()
-    rows = [ids[a:b] for a, b in pairwise(cuts)]
-    arrival = (trace.arrival_s - trace.arrival_s[0]).tolist()
-    return [
-        {
-            "blocks": [tuple(row[: i + 1]) for i in range(len(row))],
-            "tokens": tokens,
-            "hashed": min(len(row) * trace.block_size, tokens),
-            "output": output,
-            "arrival": when,
-            "session": session,
-            "number": number,
-        }
-        for number, (row, tokens, output, when, session) in enumerate(
-            zip(
-                rows,
-                trace.input_tokens.tolist(),
-                trace.output_tokens.tolist(),
-                arrival,
-                trace.session.tolist(),
-                strict=True,
-            )
-        )
-    ]
-
-
-def run_twin(trace, as_dict):
-    hashes = _prefix_hashes(trace, 1).tolist()
-    block_size = trace.block_size
-    return twin.simulate(
-        as_requests(trace),
-        as_dict
-        | {
-            "block_size": block_size,
-            "block_bytes": block_size * as_dict["bytes_per_token"],
-            "hash": lambda request: hashes[request["number"]],
-        },
-    )
-
-
-def close(got, expected, clock):
-    """Whether times agree at 1e-12 relative plus 1e-12 of the largest time on the clock."""
-    got, expected = np.asarray(got), np.asarray(expected)
-    return bool((np.abs(got - expected) <= 1e-12 * np.abs(expected) + 1e-12 * clock).all())
-
-
-@given(served_traces(), deployments())
-def test_a_replay_is_what_its_twin_simulates(trace, both):
-    deployment, as_dict = both
-    result, rows = replay(trace, deployment), run_twin(trace, as_dict)
-    for name in ("replica", "hit_blocks", "used_tokens"):
-        assert getattr(result, name).tolist() == [row[name] for row in rows], name
-    clock = float(trace.arrival_s[-1] - trace.arrival_s[0]) + max(row["ttft_s"] for row in rows)
-    for name in ("load_s", "prefill_s", "transfer_s", "decode_s", "queue_s", "ttft_s"):
-        assert close(getattr(result, name), [row[name] for row in rows], clock), name
-
+from tests.deployments import BASE, GPU
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
@@ -433,203 +248,6 @@ def test_prefix_aware_routing_weighs_prefill_against_decoding():
     assert replay(trace, replace(deployment, overlap_weight=0.5)).replica.tolist() == [0, 1, 0]
 
 
-# ---- the same integers as elsewhere ----------------------------------------------------------------------------------
-
-
-@given(served_traces(), st.integers(1, 9), st.sampled_from([0.0, 0.3, 0.7]))
-def test_hit_rates_are_those_of_the_curve(trace, blocks, window):
-    deployment = replace(BASE, tiers=(TierSpec("gpu", blocks=blocks),), allow_oversize=True, window=window)
-    result, curve = replay(trace, deployment), hit_curve(trace, window=window)
-    for unit in UNITS:
-        assert result.hit_rate(unit) == pytest.approx(curve.hit_rate(blocks, unit=unit), abs=1e-15), unit
-        if unit in result.hits:
-            assert result.hits[unit] == int(curve.hits(blocks, unit=unit))
-            assert result.totals[unit] == curve.totals[unit]
-
-
-@given(served_traces(), deployments(policies=("lru", "fifo", "lfu", "s3_fifo", "sieve"), separated=False))
-def test_hits_are_those_of_each_replica_by_itself(trace, both):
-    deployment, _ = both
-    routed = route(trace, deployment)
-    hits = tier_hits(routed, deployment)
-    sizes = deployment.tier_blocks(trace.block_size)
-    for replica in range(routed.num_replicas):
-        mine = slice(routed.offsets[replica], routed.offsets[replica + 1])
-        alone = step_requests(
-            routed.part(replica), deployment.policy, sizes, write_mode=deployment.write_mode, smaller_below=True
-        )
-        assert hits.blocks[mine].tolist() == alone.hits.tolist()
-        assert hits.tokens[mine].tolist() == alone.hit_tokens.tolist()
-    if hits.reach is not None:
-        assert (hits.reach[:, -1].sum(axis=1) == np.minimum(hits.blocks.sum(axis=1), hits.usable)).all()
-        assert (np.diff(hits.reach.sum(axis=-1), axis=1) >= 0).all()
-
-
-@given(served_traces(), deployments(policies=("lru",)))
-def test_hits_of_any_sizes_are_those_of_one_size_after_the_other(trace, both):
-    deployment, _ = both
-    routed = route(trace, deployment)
-    tiers = deployment.tiers
-    sizes = [[1] * len(tiers), [2] * len(tiers), [9] * len(tiers), deployment.tier_blocks(trace.block_size).tolist()]
-    many = LruHits(routed, deployment).at(np.array(sizes).reshape(2, 2, -1))
-    for place, row in enumerate(sizes):
-        one = replace(deployment, tiers=tuple(replace(t, blocks=b) for t, b in zip(tiers, row, strict=True)))
-        hits = tier_hits(routed, one)
-        assert many.blocks[divmod(place, 2)].tolist() == hits.blocks.tolist()
-        assert many.tokens[divmod(place, 2)].tolist() == hits.tokens.tolist()
-
-
-@given(served_traces(), deployments(policies=("lru",)), st.lists(RATES, min_size=1, max_size=3))
-def test_worlds_of_sizes_bandwidths_and_rates_are_each_by_itself(trace, both, rates):
-    deployment, _ = both
-    routed = route(trace, deployment)
-    lower = len(deployment.tiers) - 1
-    sizes = np.array([[[1] * (lower + 1)], [[4] * (lower + 1)]])  # [2, 1, K]
-    hits = LruHits(routed, deployment).at(sizes)
-    bandwidths = np.repeat(np.array(rates)[:, None], lower, axis=1)  # [rates, K - 1]
-    service = service_times(routed, deployment, hits, bytes_per_second=bandwidths)
-    queued = queue_times(routed, deployment, service)
-    assert queued.ttft_s.shape == (2, len(rates), trace.num_requests)
-    for i in range(2):
-        for j, rate in enumerate(rates):
-            tiers = tuple(
-                replace(tier, blocks=int(sizes[i, 0, k]), up=replace(tier.up, bytes_per_second=rate) if k else None)
-                for k, tier in enumerate(deployment.tiers)
-            )
-            one = replace(deployment, tiers=tiers)
-            alone = queue_times(routed, one, service_times(routed, one, tier_hits(routed, one)))
-            for name in ("ttft_s", "queue_s", "load_s", "prefill_s", "transfer_s"):
-                assert getattr(queued, name)[i, j].tolist() == getattr(alone, name).tolist(), name
-
-
-@given(served_traces(), deployments())
-def test_every_missed_token_has_one_reason(trace, both):
-    deployment, _ = both
-    result = replay(trace, deployment)
-    missed = sum(getattr(result.misses, reason) for reason in REASONS)
-    assert missed.tolist() == (trace.input_tokens - result.hit_tokens.sum(axis=1)).tolist()
-    assert all((getattr(result.misses, reason) >= 0).all() for reason in REASONS)
-    requests = as_requests(trace)
-    for number, request in enumerate(requests):
-        before = requests[:number]
-        here = [other for other in before if result.replica[other["number"]] == result.replica[number]]
-        seen = [any(block in other["blocks"] for other in before) for block in request["blocks"]]
-        seen_here = [any(block in other["blocks"] for other in here) for block in request["blocks"]]
-        sizes = [min(trace.block_size, request["tokens"] - i * trace.block_size) for i in range(len(seen))]
-        new = [size for size, old in zip(sizes, seen, strict=True) if not old]
-        assert result.misses.never_seen[number] == sum(size for size in new if size == trace.block_size)
-        elsewhere = [size for size, old, mine in zip(sizes, seen, seen_here, strict=True) if old and not mine]
-        assert result.misses.other_replica[number] == sum(elsewhere)
-
-
-@given(served_traces(), deployments())
-def test_the_parts_of_the_time_to_first_token_add_up(trace, both):
-    deployment, _ = both
-    result = replay(trace, deployment)
-    parts = [getattr(result, f"{name}_s") for name in ("queue", "load", "prefill", "transfer", "decode")]
-    clock = float(trace.arrival_s[-1] - trace.arrival_s[0] + result.ttft_s.max())
-    assert close(sum(parts), result.ttft_s, clock)
-    assert all((part >= -1e-12 * clock).all() for part in parts[:4])
-
-
-# ---- laws ------------------------------------------------------------------------------------------------------------
-
-
-STATELESS = ("round_robin", "session", "prefix_hash")
-
-
-@given(served_traces(), deployments(routings=STATELESS), st.sampled_from([1.5, 2.0, 8.0]))
-def test_a_higher_rate_never_lowers_the_mean_time_to_first_token(trace, both, scale):
-    deployment, _ = both
-    slow, fast = replay(trace, deployment), replay(trace, deployment, rate_scale=scale)
-    assert fast.mean_ttft_s >= slow.mean_ttft_s * (1 - 1e-12)
-    assert fast.hit_tokens.tolist() == slow.hit_tokens.tolist()
-
-
-@given(served_traces(), deployments(routings=STATELESS, policies=("lru",)), st.data())
-def test_more_of_any_tier_never_lowers_the_hits_of_lru(trace, both, data):
-    deployment, _ = both
-    place = data.draw(st.integers(0, len(deployment.tiers) - 1))
-    tier = deployment.tiers[place]
-    larger = replace(tier, blocks=tier.blocks + data.draw(st.integers(1, 5)))
-    tiers = (*deployment.tiers[:place], larger, *deployment.tiers[place + 1 :])
-    less, more = replay(trace, deployment), replay(trace, replace(deployment, tiers=tiers))
-    assert (more.hit_tokens.sum(axis=1) >= less.hit_tokens.sum(axis=1)).all()
-
-
-@given(served_traces(), st.integers(1, 6), st.integers(1, 6), st.booleans())
-def test_where_loading_is_faster_than_computing_more_hits_never_raise_the_time(trace, fewer, more, queueing):
-    """Computing takes a second a token and more; loading none at all with queues, little without."""
-    link = Link(np.inf) if queueing else Link(trace.block_size * 4.0)
-    prefill = PrefillTime(0.5, 1.0, 0.25)
-
-    def run(blocks):
-        tiers = (TierSpec("gpu", blocks=1), TierSpec("cpu", blocks=blocks, up=link))
-        return replay(trace, replace(BASE, tiers=tiers, prefill=prefill, queueing=queueing, allow_oversize=True))
-
-    one, other = run(fewer), run(fewer + more)
-    assert (other.ttft_s <= one.ttft_s * (1 + 1e-12)).all()
-
-
-@given(served_traces(), deployments(separated=False))
-def test_one_replica_without_a_queue_takes_what_the_formula_says(trace, both):
-    deployment, _ = both
-    alone = replace(deployment, replicas=1, queueing=False)
-    far = np.arange(trace.num_requests) * 1e6
-    apart = Trace(
-        trace.block_ids,
-        trace.offsets,
-        block_size=trace.block_size,
-        input_tokens=trace.input_tokens,
-        arrival_s=far,
-    )
-    result, queued = replay(apart, alone), replay(apart, replace(alone, queueing=True))
-    expected = deployment.prefill.seconds(trace.input_tokens, cached_tokens=result.used_tokens) + result.load_s
-    assert result.ttft_s == pytest.approx(expected, rel=1e-12)
-    assert close(queued.ttft_s, result.ttft_s, float(far[-1]) + 1.0)
-
-
-@given(served_traces(), deployments())
-def test_limits_never_make_a_request_slower_by_itself(trace, both):
-    deployment, _ = both
-    plain = replace(
-        deployment, routing="round_robin", queueing=False, separation=None, recompute_slow=False, min_load_tokens=0
-    )
-    always = replay(trace, plain)
-    never = replay(trace, replace(plain, min_load_tokens=10**9))
-    best = replay(trace, replace(plain, recompute_slow=True))
-    assert (best.ttft_s <= np.minimum(always.ttft_s, never.ttft_s)).all()
-    assert not never.loaded_bytes.any()
-
-
-@given(served_traces(), deployments())
-def test_the_same_input_gives_the_same_bits(trace, both):
-    deployment, _ = both
-    one, other = replay(trace, deployment), replay(trace, deployment)
-    for name in COLUMNS:
-        assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
-
-
-@given(served_traces(), st.integers(1, 4), st.sampled_from(ROUTINGS))
-def test_routing_keeps_its_promises(trace, replicas, routing):
-    deployment = replace(BASE, replicas=replicas, routing=routing, allow_oversize=True)
-    routed = route(trace, deployment)
-    assert sorted(routed.order.tolist()) == list(range(trace.num_requests))
-    for replica in range(replicas):
-        mine = routed.order[routed.offsets[replica] : routed.offsets[replica + 1]]
-        assert (routed.replica[mine] == replica).all()
-        assert (np.diff(mine) > 0).all()
-    if routing == "session":
-        assert len({*zip(trace.session.tolist(), routed.replica.tolist(), strict=True)}) == len(
-            {*trace.session.tolist()}
-        )
-    if routing == "prefix_hash":
-        heads = [row["blocks"][:1] for row in as_requests(trace)]
-        assert len({(str(head), place) for head, place in zip(heads, routed.replica.tolist(), strict=True)}) == len(
-            {str(head) for head in heads}
-        )
-
-
 # ---- sums ------------------------------------------------------------------------------------------------------------
 
 
@@ -665,6 +283,18 @@ def test_a_summary_counts_the_window_alone_and_is_plain():
     busiest = max(result.prefill_s[250:][result.replica[250:] == r].sum() for r in range(3))
     assert summary["throughput_ceiling"] == pytest.approx(250 / busiest)
     assert summary["saved_s"] == pytest.approx((trace.input_tokens - result.prefill_s)[250:].sum())
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "layered", "chunked"])
+def test_kv_that_moves_to_decode_nodes_is_counted(schedule):
+    trace = _trace(input_tokens=[48, 48, 40])
+    link = Link(2.0, latency_s=5.0, alpha_s=0.5)
+    apart = Separation(link, schedule, streams=2, layers=4, chunk_tokens=24)
+    result = replay(trace, replace(BASE, separation=apart, bytes_per_token=3))
+    assert result.transfer_bytes == result.summary()["transfer_bytes"] == 136 * 3
+    pieces = {"sequential": 9, "layered": 12, "chunked": 6}[schedule]  # each takes the cost of a fragment
+    assert result.busy_s["transfer"].sum() == pytest.approx((136 * 3 / 2.0 + pieces * 0.5) / 2)
+    assert result.throughput_ceiling == pytest.approx(3 / max(float(busy.max()) for busy in result.busy_s.values()))
 
 
 def test_an_empty_trace_has_a_replay():

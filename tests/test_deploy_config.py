@@ -191,7 +191,7 @@ def test_times_of_a_model_follow_from_its_shape():
     assert prefill.per_token_s * KERNEL_SHARE == pytest.approx(2 * 8.03e9 / GPUS["h100"].flops_per_second)
     assert prefill.per_token_s == pytest.approx(measured.per_token_s, rel=0.1)
     assert prefill.per_pair_s == pytest.approx(2 * 32 * 32 * 128 / GPUS["h100"].flops_per_second / KERNEL_SHARE)
-    assert decode.base_s == pytest.approx(2 * 8.03e9 / GPUS["h100"].bytes_per_second)
+    assert decode.base_s == prefill.start_s == pytest.approx(2 * 8.03e9 / GPUS["h100"].bytes_per_second)
     window = ModelSpec.from_fields("w", num_layers=2, num_kv_heads=1, head_dim=64, window=100, num_window_layers=1)
     sliding, _ = model_times(window, GPUS["h100"], parameters=1.0, bytes_per_token=1, kernel_share=1.0)
     operations = 4 * 64  # of a pair of tokens

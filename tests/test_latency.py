@@ -68,6 +68,11 @@ def test_refuses(call, message):
         call()
 
 
+def test_a_flat_curve_and_a_slow_link_never_break_even():
+    model = PrefillTime(0.0, 1e-9, 1e-310)
+    assert break_even_tokens(model, Link(1.0, latency_s=1.0), kv_bytes_per_token=1).tolist() == math.inf
+
+
 def test_what_is_cached_is_not_computed():
     model = PrefillTime(1.0, 0.5, 0.25)
     assert model.seconds(10, cached_tokens=[0, 8, 10]).tolist() == [31.0, 11.0, 0.0]

@@ -60,6 +60,16 @@ def test_seconds_refuses():
         Link(1e9).bandwidth(0)
 
 
+@given(st.floats(1e-300, 1e300), st.floats(0.0, 1e300), st.floats(0.0, 1e300), st.floats(0.0, 1e300))
+def test_extreme_figures_are_refused_or_served(rate, latency, alpha, size):
+    try:
+        pipe = Link(rate, latency_s=latency, alpha_s=alpha)
+        assert pipe.seconds(size) >= 0.0
+        assert pipe.bandwidth(size) > 0.0
+    except ValueError as error:
+        assert "must be" in str(error)  # noqa: PT017
+
+
 def test_an_empty_batch_takes_no_time():
     assert Link(1e9).seconds([]).shape == (0,)
 

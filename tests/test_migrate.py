@@ -504,7 +504,10 @@ def test_published_overlap_bandwidth(case):
 
 @pytest.mark.parametrize("case", published_cases("overlap_bandwidth_per_layer"))
 def test_published_overlap_bandwidth_per_layer(case):
-    d, kv, ff = (int(re.search(rf"\b{name} (\d+)", case["definition"])[1]) for name in ("d", "kv", "ff"))
+    d, kv, ff = (
+        int(case["inputs"].get(name) or re.search(rf"\b{name} (\d+)", case["definition"])[1])
+        for name in ("d", "kv", "ff")
+    )
     peak, share = (float(figure) for figure in re.search(r"([\d.]+) TF at ([\d.]+) %", case["inputs"]["gpu"]).groups())
     tokens, published = np.array(case["inputs"]["n"]), case["published"]
     layer = PrefillFlops.of_shape(num_layers=1, d_model=d, kv_width=kv, ff_width=ff)

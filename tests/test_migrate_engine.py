@@ -99,12 +99,14 @@ def test_an_engine_refuses(figures, message):
     ],
 )
 def test_a_transfer_refuses(blocks, message):
-    engine = TransferEngine(np.ones((4, 2)))
+    engine = TransferEngine(np.ones((4, 2)), stream_node=[0, 1])
     with pytest.raises(ValueError, match=message):
         engine.transfer(**{"block_bytes": [1.0, 1.0], **blocks})
 
 
-def test_a_penalty_needs_the_nodes_of_the_blocks():
+def test_nodes_of_blocks_and_of_streams_come_together():
+    with pytest.raises(ValueError, match="block_node needs an engine with stream_node"):
+        TransferEngine([1.0]).transfer([1.0], block_node=[0])
     with pytest.raises(ValueError, match="block_node must be given"):
         TransferEngine([1.0], stream_node=[0], numa_penalty=2.0).transfer([1.0])
 

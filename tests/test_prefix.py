@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvarray import BlockStateError, CapacityError, InvariantError, RadixTree
@@ -40,7 +40,7 @@ BAD_TOKENS = [
     ([1.5, 2.0], TypeError, "tokens must be integers: got float64"),
     (["a"], TypeError, "tokens must be integers"),
     ([True, False], TypeError, "tokens must be integers: got bool"),
-    ([1, 2**63], ValueError, "tokens must fit 64 bits"),
+    ([1, 2**63], ValueError, r"tokens\[1\] = 9223372036854775808"),
     ([1, 2**64], ValueError, "tokens must fit 64 bits"),
     ([[1, 2]], ValueError, r"tokens must be one-dimensional: got shape \(1, 2\)"),
 ]
@@ -101,6 +101,7 @@ def test_bad_tokens_of_a_batch_are_refused(tree, method, tokens, error, message)
         (lambda tree: tree.take_events(), ValueError, "record_events=True"),
         (lambda tree: tree.tokens_of(7), ValueError, "node must be less than"),
         (lambda tree: tree.restore({}), ValueError, "snapshot must be what"),
+        (lambda tree: tree.restore({"kind": "RadixTree", "nodes": []}), ValueError, "it lacks capacity, clock"),
         (lambda tree: tree.restore(RadixTree(8, page_size=2).snapshot()), ValueError, "page_size=1: got 2"),
         (lambda tree: tree.restore(RadixTree(8).snapshot()), ValueError, "values_per='token': got 'none'"),
         (
@@ -122,6 +123,7 @@ def test_bad_arguments_are_refused(tree, call, error, message):
     [
         ({"capacity": 0}, ValueError, "capacity must be 1 or more"),
         ({"capacity": 3, "page_size": 4}, ValueError, "capacity must be 4 or more: got 3"),
+        ({"capacity": 2**40}, ValueError, "capacity must be less than 536870911"),
         ({"capacity": 8, "page_size": 0}, ValueError, "page_size must be 1 or more"),
         ({"capacity": 8, "policy": "belady"}, ValueError, "policy must be one of fifo, filo, lfu, .*: got 'belady'"),
         ({"capacity": 8, "policy": 3}, TypeError, "policy must be a function of columns"),
@@ -429,17 +431,24 @@ def test_a_policy_of_ones_own():
 
 
 def test_tail_safe_lru_takes_what_a_conversation_can_spare():
-    # The long conversation may lose 100 - 20 tokens and still compute at most 100; then it is plain lru.
+    # A conversation may lose so much that its next turn, 20 tokens longer, computes 100: its last 80 tokens, or all
+    # of a short one. Those go first, oldest conversation first; then it is plain lru.
     policy = partial(tlru, threshold=100, next_prompt=20)
     tree = RadixTree(1000, policy=policy, granularity="page", page_size=10)
-    tree.insert(range(50))
-    tree.insert(range(1000, 1300))
-    gone = tree.evict(200)
-    assert gone.lengths.tolist() == [10] * 20
-    # The short one is safe as a whole and older; then 80 tokens of the long one; then the least recent, page by page.
-    assert gone.tokens[:50].tolist() == [token for page in range(40, -1, -10) for token in range(page, page + 10)]
-    assert gone.num_tokens == 200
-    assert tree.peek(range(1000, 1300)).num_tokens == 150
+    conversations = [range(200), range(1000, 1050), range(2000, 2300)]
+    for conversation in conversations:
+        tree.insert(conversation)
+    left = []
+    for num_tokens in (80, 50, 80, 40):
+        tree.evict(num_tokens)
+        left.append([tree.peek(conversation).num_tokens for conversation in conversations])
+    assert left == [[120, 50, 300], [120, 0, 300], [120, 0, 220], [80, 0, 220]]
+    # The same in one go.
+    again = RadixTree(1000, policy=policy, granularity="page", page_size=10)
+    for conversation in conversations:
+        again.insert(conversation)
+    again.evict(250)
+    assert [again.peek(conversation).num_tokens for conversation in conversations] == left[-1]
 
 
 def test_what_is_counted():
@@ -497,6 +506,12 @@ def test_a_tree_is_saved_and_loaded(tmp_path, policy):
         each.unlock(lock)
     assert tree.to_text() == loaded.to_text()
     assert tree.evict(9).tokens.tolist() == loaded.evict(9).tokens.tolist()
+
+
+def test_a_snapshot_has_every_name_that_is_checked():
+    from kvarray.prefix.saving import _NAMES
+
+    assert sorted(RadixTree(8).snapshot()) == sorted([*_NAMES, "kind"])
 
 
 def test_a_handle_given_after_a_snapshot_is_refused_after_going_back():
@@ -624,32 +639,33 @@ def test_keys_that_collide_are_told_apart_by_their_tokens(monkeypatch):
 RAGGED = st.lists(st.lists(st.integers(0, 1), max_size=9), max_size=12)
 
 
-@given(stored=RAGGED, asked=RAGGED, cut=st.integers(0, 12), page_size=st.sampled_from([1, 2, 3]))
-def test_a_batch_may_be_cut_anywhere(stored, asked, cut, page_size):
-    """Sequential law: one batch is the same as its two parts, for insertions and for matches."""
-    whole = RadixTree(40, page_size=page_size, count_uses="touches", policy="lfu")
-    parts = RadixTree(40, page_size=page_size, count_uses="touches", policy="lfu")
+def by_path(tree):
+    """Columns that do not depend on which row a node has, by path."""
+    names = ("depth", "last_use", "uses", "created", "reach", "num_children")
+    nodes = np.flatnonzero(tree.columns["parent"] >= 0).tolist()
+    return {tuple(tree.tokens_of(node).tolist()): [int(tree.columns[name][node]) for name in names] for node in nodes}
+
+
+@given(
+    stored=RAGGED,
+    asked=RAGGED,
+    page_size=st.sampled_from([1, 2, 3]),
+    refresh=st.sampled_from(["matched", "edge"]),
+)
+@example(stored=[[0, 0, 0, 0], [0, 1]], asked=[[0, 0, 0], [0, 0, 0, 0], [0, 0]], page_size=1, refresh="matched")
+def test_a_batch_is_its_rows_one_by_one(stored, asked, page_size, refresh):
+    options = {"page_size": page_size, "refresh": refresh, "count_uses": "touches", "policy": "lfu"}
+    batch, single = RadixTree(40, **options), RadixTree(40, **options)
 
     def ragged(prompts):
         return np.array([t for prompt in prompts for t in prompt], dtype=np.int64), np.cumsum([0, *map(len, prompts)])
 
-    def joined(*results):
-        return np.concatenate(results).tolist()
-
-    ones, twos = parts.insert_batch(*ragged(stored[:cut])), parts.insert_batch(*ragged(stored[cut:]))
-    assert whole.insert_batch(*ragged(stored)).tolist() == joined(ones, twos)
-    found = whole.match_batch(*ragged(asked)).num_tokens
-    ones, twos = parts.match_batch(*ragged(asked[:cut])), parts.match_batch(*ragged(asked[cut:]))
-    assert found.tolist() == joined(ones.num_tokens, twos.num_tokens)
-    whole.check()
-    columns = ("depth", "last_use", "uses", "created", "reach")
-    assert {
-        tuple(whole.tokens_of(n).tolist()): [int(whole.columns[c][n]) for c in columns] for n in nodes_of(whole)
-    } == {tuple(parts.tokens_of(n).tolist()): [int(parts.columns[c][n]) for c in columns] for n in nodes_of(parts)}
-
-
-def nodes_of(tree):
-    return np.flatnonzero(tree.columns["parent"] >= 0).tolist()
+    assert batch.insert_batch(*ragged(stored)).tolist() == [single.insert(prompt) for prompt in stored]
+    assert by_path(batch) == by_path(single)
+    found = batch.match_batch(*ragged(asked)).num_tokens
+    assert found.tolist() == [single.match(prompt).num_tokens for prompt in asked]
+    assert by_path(batch) == by_path(single)
+    batch.check()
 
 
 @given(stored=RAGGED, limit=st.integers(0, 12), page_size=st.sampled_from([1, 2]))

@@ -1,5 +1,6 @@
 """A random life of a `RadixTree` beside its twin: the same operation on both, everything compared after each."""
 
+from copy import deepcopy
 from functools import partial
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvarray import BlockStateError, CapacityError, RadixTree
+from kvarray import BlockStateError, CapacityError, RadixTree, prefix
 from kvarray.policies import tlru
 from tests.reference import prefix as reference
 
@@ -35,7 +36,7 @@ def rows_of(tree):
     rows = []
     for node in np.flatnonzero(columns["parent"] >= 0).tolist():
         item = {name: int(column[node]) for name, column in columns.items()}
-        values = tree._engine.nodes.values_of([(node, item["edge_length"])]) if tree.values_per == "token" else []
+        values = tree._engine.nodes.values_of([(node, item["edge_length"])]) if tree.values_per != "none" else []
         rows.append(
             (
                 names.name_of(item["namespace"]) or "", tuple(tree.tokens_of(node).tolist()), item["edge_length"],
@@ -59,26 +60,31 @@ class PrefixMachine(RuleBasedStateMachine):
     @initialize(
         capacity=st.integers(4, 24),
         page_size=st.sampled_from([1, 2, 4]),
-        policy=st.sampled_from(sorted(POLICIES)),
+        policy=st.sampled_from([*sorted(POLICIES), "depth", "tlru 3, 1", "lru"]),  # those that trims change, and lru
         granularity=st.sampled_from(["leaf", "page"]),
         refresh=st.sampled_from(["matched", "edge"]),
         count_uses=st.sampled_from(["inserts", "touches"]),
-        keeps_values=st.booleans(),
+        values_per=st.sampled_from(["none", "token", "page"]),
     )
-    def begin(self, capacity, page_size, policy, granularity, refresh, count_uses, keeps_values):
+    def begin(self, capacity, page_size, policy, granularity, refresh, count_uses, values_per):
         options = {
             "page_size": page_size, "granularity": granularity, "refresh": refresh, "count_uses": count_uses,
         }  # fmt: skip
         ours, theirs = POLICIES[policy]
-        values_per = "token" if keeps_values else "none"
         self.tree = RadixTree(capacity, policy=ours, values_per=values_per, record_events=True, **options)
         self.twin = reference.ReferenceTree(capacity // page_size * page_size, policy=theirs, **options)
-        self.keeps_values = keeps_values
+        # Values per page are those of each page's last token to the twin, which always keeps one per token.
+        self.keeps_values = values_per != "none"
+        self.stride = page_size if values_per == "page" else 1
         self.held = []  # (lock of the tree, serial of the twin)
         self.next_value = 0
         self.spent = []
-        self.mirror = {}  # node -> (parent, tokens), from events
+        self.mirror = {}  # node -> (parent, namespace, tokens), from events
         self.saved = None
+
+    def ours(self, values):
+        """The values as the tree wants them: all of them, one of each whole page, or none."""
+        return None if values is None else values[self.stride - 1 :: self.stride]
 
     def values_for(self, prompt):
         if not self.keeps_values:
@@ -94,17 +100,17 @@ class PrefixMachine(RuleBasedStateMachine):
             there = self.twin.insert(prompt, namespace, values, priority)
         except ValueError:
             with pytest.raises(CapacityError):
-                self.tree.insert(prompt, values, namespace=namespace, priority=priority)
+                self.tree.insert(prompt, self.ours(values), namespace=namespace, priority=priority)
             assert same_state(before, self.tree.snapshot())
         else:
-            assert self.tree.insert(prompt, values, namespace=namespace, priority=priority) == there
+            assert self.tree.insert(prompt, self.ours(values), namespace=namespace, priority=priority) == there
 
     @rule(prompts=st.lists(PROMPTS, max_size=4), data=st.data())
     def insert_batch(self, prompts, data):
         namespaces = [data.draw(NAMESPACES) for _ in prompts]
         priorities = [data.draw(st.integers(0, 2)) for _ in prompts]
         values = [self.values_for(prompt) for prompt in prompts]
-        flat = [value for row in values for value in row] if self.keeps_values else None
+        flat = [value for row in values for value in self.ours(row)] if self.keeps_values else None
         before = self.tree.snapshot()
 
         def batch():
@@ -116,7 +122,7 @@ class PrefixMachine(RuleBasedStateMachine):
         trial.restore(before)
         try:
             for row, prompt in enumerate(prompts):
-                trial.insert(prompt, values[row], namespace=namespaces[row], priority=priorities[row])
+                trial.insert(prompt, self.ours(values[row]), namespace=namespaces[row], priority=priorities[row])
         except CapacityError:
             with pytest.raises(CapacityError, match=f"prompt {row} of the batch"):
                 batch()
@@ -124,6 +130,33 @@ class PrefixMachine(RuleBasedStateMachine):
         else:
             there = [self.twin.insert(*row) for row in zip(prompts, namespaces, values, priorities, strict=True)]
             assert batch().tolist() == there
+
+    @rule(prompts=st.lists(PROMPTS, max_size=3), namespace=NAMESPACES, limit=st.integers(0, 24))
+    def serve_batch(self, prompts, namespace, limit):
+        values = [self.values_for(prompt) for prompt in prompts]
+        flat = [value for row in values for value in self.ours(row)] if self.keeps_values else None
+        before = self.tree.snapshot()
+        twin = deepcopy(self.twin)
+        expected = []
+        try:
+            for prompt, row in zip(prompts, values, strict=True):
+                there = twin.match(prompt, namespace)
+                twin.insert(prompt, namespace, row)
+                gone = twin.evict(max(0, twin.cached - limit))
+                expected.append((there, sum(size for _, size in gone)))
+        except ValueError:
+            with pytest.raises(CapacityError, match=f"prompt {len(expected)} of the batch"):
+                self.tree.serve_batch(
+                    *to_ragged(prompts), limit=limit, values=flat, namespaces=[namespace] * len(prompts)
+                )
+            assert same_state(before, self.tree.snapshot())
+        else:
+            served = self.tree.serve_batch(
+                *to_ragged(prompts), limit=limit, values=flat, namespaces=[namespace] * len(prompts)
+            )
+            self.twin = twin
+            pairs = zip(served.num_tokens.tolist(), served.evicted_tokens.tolist(), strict=True)
+            assert list(pairs) == expected
 
     def config(self):
         engine = self.tree._engine
@@ -147,7 +180,7 @@ class PrefixMachine(RuleBasedStateMachine):
         assert self.tree.tokens_of(found.node).tolist() == prompt[: found.num_tokens]
         if self.keeps_values:
             assert found.values.tolist() == peeked.values.tolist()
-            assert len(found.values) == found.num_tokens
+            assert len(found.values) == found.num_tokens // self.stride
 
     @rule(prompts=st.lists(PROMPTS, max_size=6), data=st.data())
     def match_batch(self, prompts, data):
@@ -163,7 +196,7 @@ class PrefixMachine(RuleBasedStateMachine):
             assert self.tree.tokens_of(node).tolist() == prompt[:size]
         if self.keeps_values:
             assert found.values.tolist() == [value for one in ones for value in one.values.tolist()]
-            assert found.value_offsets.tolist() == np.cumsum([0, *expected]).tolist()
+            assert found.value_offsets.tolist() == (np.cumsum([0, *expected]) // self.stride).tolist()
 
     @rule(prompt=PROMPTS, namespace=NAMESPACES)
     def lock(self, prompt, namespace):
@@ -197,6 +230,11 @@ class PrefixMachine(RuleBasedStateMachine):
 
     @rule(num_tokens=st.integers(0, 10))
     def evict(self, num_tokens):
+        """Twice what is asked, because a second eviction meets leaves that the first has trimmed."""
+        self.evict_once(num_tokens)
+        self.evict_once(num_tokens // 2)
+
+    def evict_once(self, num_tokens):
         gone, expected = self.tree.evict(num_tokens), self.twin.evict(num_tokens)
         assert gone.num_tokens == sum(size for _, size in expected)
         assert gone.is_short == (gone.num_tokens < num_tokens)
@@ -217,24 +255,38 @@ class PrefixMachine(RuleBasedStateMachine):
         self.twin.reset()
         self.spent += [lock for lock, _ in self.held]
         self.held = []
-        self.tree.take_events()
-        self.mirror = {}
+
+    @rule(data=st.data(), prompt=PROMPTS)
+    def feed_it_nonsense(self, data, prompt):
+        """An illegal batch is refused, whatever is wrong with it, and leaves the state as it was."""
+        wrong, message = data.draw(
+            st.sampled_from(
+                [
+                    ({"tokens": [*prompt, -1], "offsets": [0, len(prompt) + 1]}, "tokens must be 0 or more"),
+                    ({"tokens": prompt, "offsets": [0, len(prompt) + 1]}, "offsets must begin at 0 and end"),
+                    ({"tokens": prompt, "offsets": [0, len(prompt)], "namespaces": []}, "namespaces must be one"),
+                ]
+            )
+        )
+        before = self.tree.snapshot()
+        for method, more in [("match_batch", {}), ("insert_batch", {}), ("serve_batch", {"limit": 3})]:
+            with pytest.raises(ValueError, match=message):
+                getattr(self.tree, method)(**wrong, **more)
+        assert same_state(before, self.tree.snapshot())
 
     @rule(prompt=PROMPTS)
     def go_and_come_back(self, prompt):
         saved = self.tree.snapshot()
-        self.tree.take_events()
         self.tree.match(prompt)
         self.tree.evict(3)
-        self.tree.take_events()
         self.tree.restore(saved)
         assert same_state(saved, self.tree.snapshot())
-        self.mirror = None  # events do not tell of a restore
 
     @invariant()
     def agrees_with_its_twin(self):
         self.tree.check()
-        assert rows_of(self.tree) == self.twin.rows()
+        theirs = [(*row[:-1], row[-1][self.stride - 1 :: self.stride]) for row in self.twin.rows()]
+        assert rows_of(self.tree) == theirs
         assert self.tree.tick == self.twin.tick
         assert (self.tree.cached_tokens, self.tree.evictable_tokens, self.tree.protected_tokens) == (
             self.twin.cached, self.twin.evictable, self.twin.protected,
@@ -243,29 +295,28 @@ class PrefixMachine(RuleBasedStateMachine):
     @invariant()
     def its_events_rebuild_it(self):
         events = self.tree.take_events()
-        if self.mirror is None:
-            return
-        for i in range(len(events)):
+        for i, namespace in enumerate(events.namespaces):
             node, other, length = (int(column[i]) for column in (events.node, events.other, events.length))
-            if events.kind[i] == 0:
-                tokens = events.tokens[events.token_offsets[i] : events.token_offsets[i + 1]]
-                self.mirror[node] = (other, tuple(tokens.tolist()))
-            elif events.kind[i] == 1:
-                parent, tokens = self.mirror[other]
-                self.mirror[node], self.mirror[other] = (parent, tokens[:length]), (node, tokens[length:])
-            else:
-                parent, tokens = self.mirror.pop(node)
+            if events.kind[i] == prefix.STORED:
+                tokens = events.tokens[events.token_offsets[i] : events.token_offsets[i + 1]].tolist()
+                self.mirror[node] = (other, namespace, tokens)
+            elif events.kind[i] == prefix.SPLIT:
+                parent, _, tokens = self.mirror[other]
+                self.mirror[node] = (parent, namespace, tokens[:length])
+                self.mirror[other] = (node, namespace, tokens[length:])
+            elif events.kind[i] == prefix.REMOVED:
+                parent, _, tokens = self.mirror.pop(node)
                 if len(tokens) > length:
-                    self.mirror[node] = (parent, tokens[:-length])
-        parents = self.tree.columns["parent"]
-        assert {node: parent for node, (parent, _) in self.mirror.items()} == {
-            node: int(parents[node]) for node in np.flatnonzero(parents >= 0).tolist()
-        }
-        for node in self.mirror:
-            tokens, above = (), node
+                    self.mirror[node] = (parent, namespace, tokens[:-length])
+            else:
+                self.mirror = {}
+        rebuilt = []
+        for node, (_, namespace, own) in self.mirror.items():
+            tokens, above = [], node
             while above:
-                tokens, above = self.mirror[above][1] + tokens, self.mirror[above][0]
-            assert tokens == tuple(self.tree.tokens_of(node).tolist())
+                tokens, above = self.mirror[above][2] + tokens, self.mirror[above][0]
+            rebuilt.append((namespace or "", tuple(tokens), len(own)))
+        assert sorted(rebuilt) == [row[:3] for row in rows_of(self.tree)]
 
 
 PrefixMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30)

@@ -53,6 +53,9 @@ def worlds(draw, *, in_order=False):
     [
         (lambda: serial_timeline([1.0, -1.0]), r"work_s must be 0 or more: work_s\[1\] = -1.0"),
         (lambda: serial_timeline([1.0, math.nan]), r"work_s must be finite: work_s\[1\] = nan"),
+        (lambda: serial_timeline([1.0, 1e300]), r"work_s must be 1e\+60 or less: work_s\[1\] = 1e\+300"),
+        (lambda: serial_timeline([1.0], ready_s=-1e300), r"ready_s must be 1e\+60 or less"),
+        (lambda: max_min_rates([[0]], [1e-300]), "bytes_per_second must be 1e-60 or more"),
         (lambda: serial_timeline([1.0], ready_s=[math.inf]), "ready_s must be finite"),
         (
             lambda: serial_timeline([1.0], free_s=math.inf),

@@ -76,7 +76,8 @@ class BlockAllocator:
         `kvarray.policies.POLICIES`, or a key function of the caller's own, chooses among the cached blocks the ones
         with the smallest keys, after all free blocks. It may read the columns ``last_use`` (tick at which a block was
         last allocated, held, touched or released; ticks differ), ``created`` (tick of its allocation), ``uses``
-        (holders and touches since), and the three above. It costs O(N) an eviction, so allocate in batches.
+        (holders and touches since), and the three above; one that reads others, such as "priority", is refused. It
+        costs O(N) an eviction, so allocate in batches.
     release_order : {"unhashed_first", "all_to_tail"}, optional
         Where released blocks stand in the free queue. "unhashed_first": those without a hash at its front, where
         they are reused before any content is lost (vLLM 0.23 and later). "all_to_tail": all at its tail (earlier).
@@ -281,7 +282,7 @@ class BlockAllocator:
         """
         ids = self._ids(block_ids)
         counts = self._counts_of_content("hold", ids)
-        if len(ids) and counts.max() > _MOST_HOLDERS - len(ids):
+        if len(ids) and np.maximum.reduce(counts) > _MOST_HOLDERS - len(ids):
             refuse_ids("hold", ids[counts > _MOST_HOLDERS - len(ids)], "they have too many holders")
         self._pool.hold(ids, counts)
 
@@ -338,19 +339,19 @@ class BlockAllocator:
         """
         ids = self._ids(block_ids)
         hashes = as_hashes("hashes", hashes)
-        check_same_length(block_ids=ids, hashes=hashes)
-        if parent_hashes is None:
-            parents = np.full(len(ids), NO_HASH, dtype=np.uint64)
-        else:
+        if len(ids) != len(hashes):
+            check_same_length(block_ids=ids, hashes=hashes)
+        parents = None
+        if parent_hashes is not None:
             parents = as_uint64("parent_hashes", parent_hashes)
             check_same_length(block_ids=ids, parent_hashes=parents)
         pool = self._pool
         counts = pool.ref_count.take(ids)
-        if not counts.all():
+        if np.count_nonzero(counts) < len(ids):
             refuse_ids("register", ids[counts == 0], "nobody holds them")
-        has_hash = pool.block_hash.take(ids) != NO_HASH
-        if has_hash.any():
-            refuse_ids("register", ids[has_hash], "they have a hash")
+        has = pool.block_hash.take(ids)
+        if np.count_nonzero(has):
+            refuse_ids("register", ids[has != NO_HASH], "they have a hash")
         last = pool.queue.last_of_each(ids)  # held, so they are not in the queue
         if last is not None:
             refuse_ids("register", ids[last != np.arange(len(ids))], "they come twice")
@@ -428,7 +429,7 @@ class BlockAllocator:
     def _counts_of_content(self, doing: str, ids: Ids) -> Ids:
         """Return the reference counts of blocks, or raise if some are free."""
         counts = self._pool.ref_count.take(ids)
-        if not counts.all():
+        if np.count_nonzero(counts) < len(ids):
             is_free = (counts == 0) & (self._pool.block_hash.take(ids) == NO_HASH)
             refuse_ids(doing, ids[is_free], "they are free")
         return counts
@@ -436,10 +437,13 @@ class BlockAllocator:
     def _ids(self, block_ids: ArrayLike) -> Ids:
         """Return `block_ids` as ids of blocks."""
         ids = np.asarray(block_ids)
-        # One pass finds ids that are too large and, seen as unsigned, ids that are negative.
-        is_good = ids.dtype == np.int64 and ids.ndim == 1 and ids.flags.c_contiguous
-        if is_good and (len(ids) == 0 or np.maximum.reduce(ids.view(np.uint64)) < self._pool.num_blocks):
-            return ids
+        if ids.dtype == np.int64 and ids.ndim == 1:
+            if len(ids) == 1:
+                is_good = 0 <= ids.item() < self._pool.num_blocks
+            else:  # one pass finds ids that are too large and, seen as unsigned, ids that are negative
+                is_good = len(ids) == 0 or np.maximum.reduce(ids.view(np.uint64)) < self._pool.num_blocks
+            if is_good:
+                return ids
         return as_ids("block_ids", block_ids, self._pool.num_blocks)
 
 

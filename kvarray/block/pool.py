@@ -5,8 +5,7 @@ The kernels trust them. Where a few blocks are concerned, loops over Python inte
 they know nothing of sinks, events and key functions, which a *plain* pool has none of.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +23,7 @@ __all__ = ["FEW", "BlockPool", "Sink", "keep_first", "keep_last", "refuse_ids"]
 Sink: TypeAlias = Callable[[Ids, Hashes], None]
 """Called with the ids and hashes of victims before their blocks are reused; raises to refuse."""
 
-FEW = 8  # blocks for which loops over Python integers are cheaper than NumPy calls
+FEW = 48  # blocks for which loops over Python integers are cheaper than NumPy calls, most of all in a cold cache
 _POLICY_COLUMNS = ("last_use", "created", "uses")
 
 
@@ -108,17 +107,60 @@ class BlockPool:
 
     def take_few(self, count: int) -> list[int]:
         """Allocate blocks of a plain pool one by one; there are enough."""
-        taken = []
-        for _ in range(count):
-            block = self.queue.pop_one()
-            if self._hash_items[block]:
-                self.index.remove_one(block)
-                self._parent_items[block] = 0
-                self.num_cached -= 1
-                self.evictions += 1
-            self._ref_items[block] = 1
-            taken.append(block)
-        return taken
+        if count > FEW:
+            taken: list[int] = self.take(count).tolist()
+            return taken
+        ids = self.queue.pop_few(count)
+        hash_of, ref_count, parent_of = self._hash_items, self._ref_items, self._parent_items
+        victims = []
+        for i in ids:
+            ref_count[i] = 1
+            if hash_of[i]:
+                victims.append(i)
+                parent_of[i] = 0
+        if victims:
+            self.index.remove_few(victims)
+            self.num_cached -= len(victims)
+            self.evictions += len(victims)
+        return ids
+
+    def admit_one(
+        self, hashes: Hashes, keys: list[int], *, limit: int, num_blocks: int, watermark: int
+    ) -> tuple[list[int], int] | None:
+        """Give blocks to one prompt of a plain pool; None, and nothing changes, if there are not enough.
+
+        Holds the leading blocks with these hashes that are there, at most `limit`, allocates the others, and registers
+        them as far as they have a hash. `keys` are the hashes as integers. Returns all blocks, and how many were there.
+        """
+        index, ref_count = self.index, self._ref_items
+        buckets = index.buckets_of_few(hashes)
+        hits = index.find_leading(keys[:limit], buckets)
+        num_hits = len(hits)
+        cached = {i for i in hits if ref_count[i] == 0}
+        if num_blocks - num_hits + len(cached) > len(self.queue) - watermark:
+            return None
+
+        for i in hits:
+            ref_count[i] += 1
+        if cached:
+            self.queue.remove_few(cached)
+            self.num_cached -= len(cached)
+        taken = self.take_few(num_blocks - num_hits)
+        if num_hits < len(keys):
+            if len(keys) - num_hits > FEW:
+                index.insert(hashes[num_hits:], np.array(taken[: len(keys) - num_hits]))
+            else:
+                index.insert_few(keys[num_hits:], taken[: len(keys) - num_hits], buckets[num_hits:])
+            parent_of = self._parent_items
+            parent = keys[num_hits - 1] if num_hits else 0
+            for i, key in zip(taken, keys[num_hits:], strict=False):  # blocks without a hash come last
+                parent_of[i] = parent
+                parent = key
+        return hits + taken, num_hits
+
+    def is_writable(self, i: int) -> bool:
+        """Return whether a held block can be written in place: it has one holder and no hash."""
+        return self._ref_items[i] == 1 and not self._hash_items[i]
 
     def drop(self, ids: Ids, rows: Ids | None = None) -> None:
         """Release blocks.
@@ -131,8 +173,10 @@ class BlockPool:
         BlockStateError
             If a block has fewer holders than it comes up.
         """
+        if len(ids) <= FEW and self.is_plain and rows is None and self.drop_few(ids.tolist()):
+            return
         counts = self.ref_count.take(ids)
-        if not counts.all():
+        if np.count_nonzero(counts) < len(ids):
             refuse_ids("release", ids[counts == 0], "nobody holds them")
         last = self.queue.last_of_each(ids)
         if last is None:
@@ -146,11 +190,37 @@ class BlockPool:
             rows = None if rows is None else rows[places]
 
         self.ref_count[ids] = left
-        if left.any():
+        if np.count_nonzero(left):
             is_left = left == 0
             ids = ids[is_left]
             rows = None if rows is None else rows[is_left]
         self._queue_up(ids, rows)
+
+    def drop_few(self, ids: list[int]) -> bool:
+        """Release a few different held blocks of a plain pool; do nothing and return False where they are others."""
+        ref_count = self._ref_items
+        if (len(ids) > 1 and len(set(ids)) < len(ids)) or 0 in [ref_count[i] for i in ids]:
+            return False
+        hash_of, unhashed_first = self._hash_items, self._unhashed_first
+        front, back, num_hashed = [], [], 0
+        for i in ids:
+            left = ref_count[i] - 1
+            ref_count[i] = left
+            if left:
+                continue
+            if hash_of[i]:
+                num_hashed += 1
+                back.append(i)
+            elif unhashed_first:
+                front.append(i)
+            else:
+                back.append(i)
+        if front:
+            self.queue.push_front_few(front)
+        if back:
+            self.queue.push_back_few(back)
+        self.num_cached += num_hashed
+        return True
 
     def drop_shared(self, ids: Ids) -> None:
         """Release blocks that keep holders afterwards; they may repeat."""
@@ -158,23 +228,40 @@ class BlockPool:
 
     def hold(self, ids: Ids, counts: Ids) -> None:
         """Add a holder to held and cached blocks, whose reference counts are given; they may repeat."""
-        cached = ids[counts == 0]
-        if len(cached):
+        if len(ids) <= FEW and self.is_plain:
+            self.hold_few(ids.tolist())
+            return
+        if np.count_nonzero(counts) < len(ids):
+            cached = ids[counts == 0]
             self.num_cached -= self.queue.remove(cached) if self.policy is None else len(keep_first(cached))
         np.add.at(self.ref_count, ids, 1)
         if self.policy:
             self._use(ids)
 
-    @contextmanager
-    def held(self, ids: Ids, counts: Ids) -> Iterator[None]:
-        """Hold blocks as `hold` does, and undo it if what is done meanwhile fails, as when a sink refuses."""
+    def hold_few(self, ids: list[int]) -> None:
+        """Add a holder to held and cached blocks of a plain pool one by one."""
+        ref_count = self._ref_items
+        cached = []
+        for i in ids:
+            count = ref_count[i]
+            if count == 0:
+                cached.append(i)
+            ref_count[i] = count + 1
+        self.queue.remove_few(cached)
+        self.num_cached -= len(cached)
+
+    def hold_and_take(self, ids: Ids, counts: Ids, count: int) -> Ids:
+        """Hold blocks as `hold` does, then allocate others; if a sink refuses, neither."""
+        if self.sink is None:
+            self.hold(ids, counts)
+            return self.take(count)
         cached = ids[counts == 0]
         num_cached, clock = self.num_cached, self._clock
         places = self.queue.places(cached)
         columns = {name: column[ids] for name, column in self._columns.items()}
         self.hold(ids, counts)
         try:
-            yield
+            return self.take(count)
         except Exception:
             self.ref_count[ids] = counts
             self.num_cached, self._clock = num_cached, clock
@@ -193,14 +280,16 @@ class BlockPool:
         self.queue.remove(cached)
         self.queue.push_back(cached)
 
-    def name(self, ids: Ids, hashes: Hashes, parents: Hashes) -> None:
+    def name(self, ids: Ids, hashes: Hashes, parents: Hashes | None = None) -> None:
         """Give hashes to different blocks that have none; held ones, so none of them becomes cached."""
         self.index.insert(hashes, ids)
-        self.parent_hash[ids] = parents
+        if parents is not None:
+            self.parent_hash[ids] = parents
         if self.log and len(ids):
+            parents = self.parent_hash[ids]
             # A run of blocks goes on as long as each block's parent is the block before it.
             is_first = np.append(True, parents[1:] != hashes[:-1])
-            self.log.stored(hashes.copy(), parents.copy(), np.flatnonzero(is_first | (parents == NO_HASH)))
+            self.log.stored(hashes.copy(), parents, np.flatnonzero(is_first | (parents == NO_HASH)))
 
     def unname(self, ids: Ids) -> None:
         """Drop the hashes of different blocks that have one; the caller sees to `num_cached`."""
@@ -272,19 +361,21 @@ class BlockPool:
 
     def _queue_up(self, ids: Ids, rows: Ids | None) -> None:
         """Put blocks that have lost their last holder where they belong."""
-        is_hashed = self.block_hash.take(ids) != NO_HASH
-        num_hashed = int(np.count_nonzero(is_hashed))
+        hashes = self.block_hash.take(ids)
+        num_hashed = int(np.count_nonzero(hashes))
         self.num_cached += num_hashed
         if self.policy:
             self._stamp(ids)
-        if self._unhashed_first and num_hashed < len(ids):
+        if num_hashed < len(ids) and (self.policy or self._unhashed_first):
+            is_hashed = hashes != NO_HASH
             unhashed = ids[~is_hashed]
-            if rows is not None:
-                unhashed = unhashed[np.argsort(-rows[~is_hashed], kind="stable")]
-            self.queue.push_front(unhashed)
+            if not self._unhashed_first:
+                self.queue.push_back(unhashed)
+            elif rows is None:
+                self.queue.push_front(unhashed)
+            else:  # the blocks of a later group stand before those of an earlier one
+                self.queue.push_front(unhashed[np.argsort(-rows[~is_hashed], kind="stable")])
             ids = ids[is_hashed]
-        elif self.policy:
-            self.queue.push_back(ids[~is_hashed])
         if self.policy is None:
             self.queue.push_back(ids)
 

@@ -10,6 +10,9 @@ constant time an id.
 Kernels that trust their callers: ids in range, pushed ids different and not in the queue, removed ids in the queue.
 """
 
+from array import array
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,6 +51,7 @@ class FreeQueue:
         self._place = np.empty(num_ids, dtype=np.int32)
         self._entry_items = self._entries.data
         self._place_items = self._place.data
+        self._format = self._entry_items.format
         self.assign(np.arange(num_ids))
 
     def __len__(self) -> int:
@@ -97,8 +101,11 @@ class FreeQueue:
 
     def is_among_first(self, count: int, ids: Ids) -> Flags:
         """Return which of these ids, all in the queue, are among its first `count`."""
-        end = self.peek(count)[1] if count < len(self) else self._tail
-        return self._place.take(ids) < end
+        places = self._place.take(ids)
+        is_near = places < self._head + count + self._num_stale
+        if self._num_stale == 0 or count >= len(self) or not np.count_nonzero(is_near):
+            return is_near
+        return places < self.peek(count)[1]
 
     def push_back(self, ids: Ids) -> None:
         """Append ids at the tail, in the order given."""
@@ -140,41 +147,59 @@ class FreeQueue:
 
         The ids must not be in the queue: their places, meaningless for now, serve as scratch.
         """
+        if len(ids) < 2:
+            return None
         marks = np.arange(_OUT - len(ids), _OUT, dtype=np.int32)  # negative, so that no stale entry comes to life
         self._place[ids] = marks  # of several writes to one place the last one stays
         last = self._place.take(ids)
-        return None if np.array_equal(last, marks) else last - marks[0]
+        return None if np.count_nonzero(last == marks) == len(ids) else last - marks[0]
 
-    def pop_one(self) -> int:
-        """Take the first id; there must be one."""
-        while True:
-            head = self._head
-            first: int = self._entry_items[head]
-            self._head = head + 1
-            if self._place_items[first] == head:
-                return first
-            self._num_stale -= 1
+    def pop_few(self, count: int) -> list[int]:
+        """Take the first `count` ids one by one; there must be as many."""
+        head = self._head
+        if self._num_stale == 0:
+            self._head = head + count
+            first: list[int] = self._entry_items[head : head + count].tolist()
+            return first
+        entries, place = self._entry_items, self._place_items
+        taken: list[int] = []
+        while len(taken) < count:
+            item = entries[head]
+            if place[item] == head:
+                taken.append(item)
+            head += 1
+        self._num_stale -= head - self._head - count
+        self._head = head
+        return taken
 
-    def push_back_one(self, item: int) -> None:
-        """Append an id at the tail; see `push_back`."""
-        if self._tail == len(self._entries):
+    def push_back_few(self, ids: list[int]) -> None:
+        """Append a few ids at the tail; see `push_back`."""
+        if self._tail + len(ids) > len(self._entries):
             self._centre()
-        self._entry_items[self._tail] = item
-        self._place_items[item] = self._tail
-        self._tail += 1
+        end = self._tail + len(ids)
+        self._entry_items[self._tail : end] = array(self._format, ids)
+        place = self._place_items
+        for at, item in enumerate(ids, self._tail):
+            place[item] = at
+        self._tail = end
 
-    def push_front_one(self, item: int) -> None:
-        """Put an id before the head; see `push_front`."""
-        if self._head == 0:
+    def push_front_few(self, ids: list[int]) -> None:
+        """Put a few ids before the head; see `push_front`."""
+        if self._head < len(ids):
             self._centre()
-        self._head -= 1
-        self._entry_items[self._head] = item
-        self._place_items[item] = self._head
+        start = self._head - len(ids)
+        self._entry_items[start : self._head] = array(self._format, ids)
+        place = self._place_items
+        for at, item in enumerate(ids, start):
+            place[item] = at
+        self._head = start
 
-    def remove_one(self, item: int) -> None:
-        """Take an id out, wherever it stands; see `remove`."""
-        self._place_items[item] = _OUT
-        self._num_stale += 1
+    def remove_few(self, ids: Collection[int]) -> None:
+        """Take a few different ids out, wherever they stand; see `remove`."""
+        place = self._place_items
+        for item in ids:
+            place[item] = _OUT
+        self._num_stale += len(ids)
 
     def check(self) -> None:
         """Raise `InvariantError` unless Q1 and Q2 hold; O(ids)."""

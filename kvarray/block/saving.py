@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from kvarray.errors import InvariantError
+
 __all__ = ["Snapshot", "load_snapshot", "replace_state", "save_snapshot"]
 
 Snapshot: TypeAlias = Mapping[str, NDArray[Any]]
@@ -37,6 +39,9 @@ def replace_state(
     try:
         assign(snapshot)
         check()
+    except IndexError as error:
+        assign(now)
+        raise InvariantError(f"snapshot holds ids out of range: {error}") from error
     except Exception:
         assign(now)
         raise
@@ -44,7 +49,8 @@ def replace_state(
 
 def save_snapshot(path: str | PathLike[str], snapshot: Snapshot) -> None:
     """Write a snapshot to a ``.npz`` file."""
-    np.savez(path, allow_pickle=False, **snapshot)
+    arrays: dict[str, Any] = dict(snapshot)
+    np.savez(path, **arrays)
 
 
 def load_snapshot(path: str | PathLike[str]) -> Snapshot:

@@ -10,16 +10,15 @@ ahead for speculative tokens. A block that is full when it is admitted can be fo
 could have been computed, as in vLLM.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from kvarray.arrays import (
-    NO_BLOCK,
     NO_HASH,
     Flags,
     Hashes,
@@ -27,7 +26,6 @@ from kvarray.arrays import (
     as_hashes,
     as_int,
     as_ints,
-    as_positive_int,
     check_offsets,
     check_same_length,
     refuse,
@@ -35,17 +33,18 @@ from kvarray.arrays import (
 from kvarray.block.admission import Content, Plan, plan_run
 from kvarray.block.allocator import BlockAllocator
 from kvarray.block.pool import keep_first, refuse_ids
-from kvarray.block.saving import Snapshot, load_snapshot, replace_state, save_snapshot
-from kvarray.errors import CapacityError, InvariantError, OversizeError
-from kvarray.ragged import lengths_to_offsets, ranges, ranks
+from kvarray.block.saving import Snapshot
+from kvarray.block.sequences import Sequences
+from kvarray.errors import CapacityError, OversizeError
+from kvarray.ragged import ranges, ranks
 
-__all__ = ["Admission", "BlockTable", "Copies", "TableStats", "row_of"]
-
-_ROW_BITS = 32
+__all__ = ["Admission", "BlockTable", "Copies", "TableStats"]
 
 
-@dataclass(frozen=True, eq=False)
-class Admission:
+_NOTHING = np.empty(0, dtype=np.int64)
+
+
+class Admission(NamedTuple):
     """Sequences that were admitted.
 
     Parameters
@@ -63,8 +62,7 @@ class Admission:
     hit_tokens: Ids
 
 
-@dataclass(frozen=True, eq=False)
-class Copies:
+class Copies(NamedTuple):
     """Blocks to copy before the tokens of a call are written, each to its own target.
 
     Parameters
@@ -75,10 +73,6 @@ class Copies:
 
     source: Ids
     target: Ids
-
-    def __len__(self) -> int:
-        """Return how many blocks are to be copied."""
-        return len(self.source)
 
 
 @dataclass(frozen=True)
@@ -109,21 +103,11 @@ class TableStats:
     collisions: int
 
 
-class BlockTable:
+class BlockTable(Sequences):
     """Block ids and lengths of the sequences that run.
 
-    ===============  ======  ==========================================================================
-    column           dtype   meaning
-    ===============  ======  ==========================================================================
-    `block_ids`      int64   row of block ids, shape (R, W); meaningless after the sequence's last
-    `num_tokens`     int64   tokens of the sequence
-    `num_hashed`     int64   its leading blocks that were found or registered under their hash
-    `last_hash`      uint64  hash of the last of those; `NO_HASH` if there is none or it was dropped
-    `generation`     int64   times the row changed hands; odd while a sequence is in it
-    ===============  ======  ==========================================================================
-
-    A *handle* names a sequence: row and generation in one integer, so that a handle kept after its sequence was freed
-    is refused even if the row is in use again.
+    The columns, and the invariants that `check` verifies, are those of `Sequences`. A sequence is named by a *handle*,
+    which is refused once the sequence was freed, though its row be in use again.
 
     Parameters
     ----------
@@ -145,13 +129,6 @@ class BlockTable:
     -----
     Batches are atomic, and obey the sequential law but for the order of events: a batch says what it removed before
     what it stored.
-
-    Invariants, verified by `check`:
-
-    T1. The first ``ceil(num_tokens / T)`` ids of a row are blocks; a row without a sequence has 0 tokens.
-    T2. Each block has at least as many holders as it has places in the table.
-    T3. ``num_hashed <= num_tokens // T``.
-    T4. The stack of free rows holds each row without a sequence exactly once, and no other.
 
     Examples
     --------
@@ -175,37 +152,9 @@ class BlockTable:
         watermark_blocks: int = 0,
         recompute_last: bool = True,
     ) -> None:
-        self._allocator = allocator
-        self._pool = allocator.pool
-        self._block_size = as_positive_int("block_size", block_size)
-        self._num_rows = as_int("max_sequences", max_sequences, low=1, high=2**_ROW_BITS)
-        self._width = as_positive_int("max_blocks", max_blocks)
+        super().__init__(allocator, block_size=block_size, max_sequences=max_sequences, max_blocks=max_blocks)
         self._watermark = as_int("watermark_blocks", watermark_blocks, low=0)
         self._uncached = 1 if recompute_last else 0  # last tokens of a prompt that are computed in any case
-        self._block_ids = np.full((self._num_rows, self._width), NO_BLOCK, dtype=np.int64)
-        self._cells = self._block_ids.reshape(-1)  # the same memory, one-dimensional
-        self._num_tokens = np.zeros(self._num_rows, dtype=np.int64)
-        self._num_hashed = np.zeros(self._num_rows, dtype=np.int64)
-        self._last_hash = np.full(self._num_rows, NO_HASH, dtype=np.uint64)
-        self._generation = np.zeros(self._num_rows, dtype=np.int64)
-        self._free_rows = np.arange(self._num_rows)[::-1].copy()  # a stack, its top at the end
-        self._num_free_rows = self._num_rows
-        self._admitted = self._block_queries = self._block_hits = self._copies = self._collisions = 0
-
-    @property
-    def block_size(self) -> int:
-        """T, the tokens of a block."""
-        return self._block_size
-
-    @property
-    def max_sequences(self) -> int:
-        """R, the rows."""
-        return self._num_rows
-
-    @property
-    def allocator(self) -> BlockAllocator:
-        """Where blocks come from."""
-        return self._allocator
 
     def stats(self) -> TableStats:
         """Return the counts since the start."""
@@ -217,60 +166,6 @@ class BlockTable:
             copies=self._copies,
             collisions=self._collisions,
         )
-
-    # What sequences have
-
-    def lengths(self, handles: ArrayLike) -> Ids:
-        """Return the number of tokens of each sequence."""
-        return self._num_tokens[self._rows(handles)]
-
-    def num_hashed(self, handles: ArrayLike) -> Ids:
-        """Return how many leading blocks of each sequence were found or registered under their hash.
-
-        The hashes to pass to `append` are those of the full blocks after them.
-        """
-        return self._num_hashed[self._rows(handles)]
-
-    def last_hash(self, handles: ArrayLike) -> Hashes:
-        """Return the hash of the last of those blocks, from which the chain goes on; `NO_HASH` where there is none."""
-        return self._last_hash[self._rows(handles)]
-
-    def tables(self, handles: ArrayLike) -> tuple[Ids, Ids]:
-        """Return the block ids of sequences, first block first.
-
-        Parameters
-        ----------
-        handles : array_like of int, shape (B,)
-            Sequences; they may repeat.
-
-        Returns
-        -------
-        block_ids : ndarray of int64, shape (blocks of all,)
-        offsets : ndarray of int64, shape (B + 1,)
-            Sequence i has ``block_ids[offsets[i]:offsets[i + 1]]``.
-        """
-        rows = self._rows(handles)
-        num_blocks = self._blocks_for(self._num_tokens[rows])
-        return self._cells[ranges(rows * self._width, num_blocks)], lengths_to_offsets(num_blocks)
-
-    def slots(self, handles: ArrayLike, positions: ArrayLike) -> Ids:
-        """Return where tokens are in the memory of the pool.
-
-        Parameters
-        ----------
-        handles : array_like of int, shape (B,)
-            Sequence of each token; they may repeat.
-        positions : array_like of int, shape (B,)
-            Place of each token in its sequence, before its end.
-
-        Returns
-        -------
-        ndarray of int64, shape (B,)
-            ``block id * T + position % T``.
-        """
-        rows, positions = self._places(handles, positions)
-        blocks, places = np.divmod(positions, self._block_size)
-        return self._cells[rows * self._width + blocks] * self._block_size + places
 
     # Operations
 
@@ -315,13 +210,17 @@ class BlockTable:
         prompts that do not affect each other in this way are done at once, in O(blocks); a batch is cut before each
         prompt that depends on one of its run.
         """
+        if content is None and self._pool.is_plain:
+            admission = self._admit_one(np.asarray(num_tokens), np.asarray(hashes), hash_offsets)
+            if admission is not None:
+                return admission
         counts = as_ints("num_tokens", num_tokens, low=1)
         hashes, offsets = _ragged_hashes(hashes, hash_offsets, len(counts))
         num_hashes = np.diff(offsets)
         num_full = counts // self._block_size
         refuse("hash_offsets", "give no more hashes than blocks are full", num_hashes > num_full, num_hashes)
         num_blocks = self._blocks_for(counts)
-        self._check_size(num_blocks)
+        self._check_size(num_blocks, watermark=self._watermark)
         self._check_rows(len(counts), "admit")
         limits = np.minimum((counts - self._uncached) // self._block_size, num_hashes)
 
@@ -339,7 +238,7 @@ class BlockTable:
                     content=content,
                 )
                 end = start + len(plan.hits)
-                if start == 0 and end < len(counts):
+                if start == 0 and end < len(counts) and not self._is_sure_to_fit(num_blocks):
                     undo = self._allocator.snapshot(), self.snapshot()
                 run = slice(start, end)
                 parts.append(
@@ -391,6 +290,8 @@ class BlockTable:
         -----
         Sequential law: of n sequences that share a last block, the first n - 1 get copies.
         """
+        if hash_offsets is None and self._append_one(np.asarray(handles), np.asarray(num_tokens)):
+            return Copies(source=_NOTHING, target=_NOTHING)
         rows = self._different_rows(handles)
         counts = as_ints("num_tokens", num_tokens, low=0)
         check_same_length(handles=rows, num_tokens=counts)
@@ -399,23 +300,30 @@ class BlockTable:
         old_blocks, num_blocks = self._blocks_for(old), self._blocks_for(new)
         self._check_size(num_blocks)
         is_written = (counts > 0) & (old % self._block_size > 0)  # sequences that write to their last block
-        tails = rows[is_written] * self._width + old_blocks[is_written] - 1
+        tails = (rows * self._width + old_blocks - 1)[is_written]
         is_copied = self._is_copied(tails)
         num_new = num_blocks - old_blocks
-        num_new[np.flatnonzero(is_written)[is_copied]] += 1
+        num_copies = int(np.count_nonzero(is_copied))
+        if num_copies:
+            num_new[np.flatnonzero(is_written)[is_copied]] += 1
         naming = None
         if hash_offsets is not None:
             naming = self._check_naming(rows, new, old_blocks - is_written, hashes, hash_offsets)
-        total = int(num_new.sum())
+        total = int(np.add.reduce(num_new))
         self._check_capacity(total, "append")
 
         taken = self._pool.take(total)
-        starts = np.cumsum(num_new) - num_new
-        copies = self._copy(tails, is_copied, taken[starts[is_written][is_copied]])
-        if total > len(copies):
+        targets = taken[:0]
+        if num_copies:  # the first new block of a sequence is the copy of its last one
             is_target = np.zeros(total, dtype=np.bool_)
-            is_target[starts[is_written][is_copied]] = True
-            self._cells[ranges(rows * self._width + old_blocks, num_blocks - old_blocks)] = taken[~is_target]
+            is_target[(np.cumsum(num_new) - num_new)[is_written][is_copied]] = True
+            targets, taken = taken[is_target], taken[~is_target]
+        copies = self._copy(tails, is_copied, targets)
+        if len(taken):
+            added = num_blocks - old_blocks
+            grows = np.flatnonzero(added)
+            cells = rows[grows] * self._width + old_blocks[grows]
+            self._cells[cells if len(cells) == len(taken) else ranges(cells, added[grows])] = taken
         self._num_tokens[rows] = new
         if naming is not None:
             self._name(rows, *naming)
@@ -480,7 +388,9 @@ class BlockTable:
         total = int(np.count_nonzero(is_copied))
         self._check_capacity(total, "write")
 
-        return self._copy(cells, is_copied, self._pool.take(total))
+        copies = self._copy(cells, is_copied, self._pool.take(total))
+        self._unhash(*np.divmod(cells, self._width))
+        return copies
 
     def truncate(self, handles: ArrayLike, num_tokens: ArrayLike) -> None:
         """Cut sequences to their first tokens and release the blocks after them, deepest first.
@@ -510,87 +420,16 @@ class BlockTable:
         handles : array_like of int, shape (B,)
             Different sequences.
         """
+        row = self._row_of_one(np.asarray(handles))
+        if row >= 0:
+            self._free_one(row)
+            return
         rows = self._different_rows(handles)
 
         self._release(rows, np.zeros(len(rows), dtype=np.int64), self._blocks_for(self._num_tokens.take(rows)))
-        self._num_tokens[rows] = 0
-        self._num_hashed[rows] = 0
-        self._last_hash[rows] = NO_HASH
-        self._generation[rows] += 1
-        self._free_rows[self._num_free_rows : self._num_free_rows + len(rows)] = rows
-        self._num_free_rows += len(rows)
-
-    # State
-
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the whole state but the allocator's, as named arrays; O(R W)."""
-        counters = (self._admitted, self._block_queries, self._block_hits, self._copies, self._collisions)
-        return {
-            **{name: column.copy() for name, column in self._columns().items()},
-            "free_rows": self._free_rows[: self._num_free_rows].copy(),
-            "counters": np.array(counters),
-        }
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Return to the state of a snapshot, of a table of the same sizes; the allocator is restored by itself first.
-
-        Raises
-        ------
-        ValueError
-            If arrays are missing or of other shapes.
-        InvariantError
-            If the snapshot is not a state that the table can be in over its allocator.
-        """
-        replace_state(self.snapshot(), snapshot, assign=self._assign, check=self.check, ragged=["free_rows"])
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write a snapshot to a ``.npz`` file."""
-        save_snapshot(path, self.snapshot())
-
-    def load(self, path: str | PathLike[str]) -> None:
-        """Restore the snapshot in a ``.npz`` file; see `restore`."""
-        self.restore(load_snapshot(path))
-
-    def check(self) -> None:
-        """Raise `InvariantError`, naming invariant and rows or blocks, unless T1 to T4 hold; O(R W)."""
-        is_live = self._generation % 2 == 1
-        if (self._num_tokens < 0).any() or self._num_tokens[~is_live].any():
-            raise InvariantError("T1: a row has fewer than no tokens, or tokens and no sequence")
-        rows = np.flatnonzero(is_live)
-        blocks = self._cells[ranges(rows * self._width, self._blocks_for(self._num_tokens[rows]))]
-        if len(blocks) and (blocks.min() < 0 or blocks.max() >= self._pool.num_blocks):
-            raise InvariantError("T1: a row holds ids that are no blocks")
-        places = np.bincount(blocks, minlength=self._pool.num_blocks)
-        short = np.flatnonzero(places > self._pool.ref_count)
-        if len(short):
-            raise InvariantError(f"T2: blocks with fewer holders than places: {short[:5].tolist()}")
-        over = np.flatnonzero(self._num_hashed > self._num_tokens // self._block_size)
-        if len(over):
-            raise InvariantError(f"T3: rows with more blocks hashed than full: {over[:5].tolist()}")
-        free = np.sort(self._free_rows[: self._num_free_rows])
-        if not np.array_equal(free, np.flatnonzero(~is_live)):
-            raise InvariantError("T4: the stack of free rows is not the rows without a sequence")
+        self._give_rows(rows)
 
     # Within
-
-    def _columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns by name."""
-        return {
-            "block_ids": self._block_ids,
-            "num_tokens": self._num_tokens,
-            "num_hashed": self._num_hashed,
-            "last_hash": self._last_hash,
-            "generation": self._generation,
-        }
-
-    def _assign(self, snapshot: Snapshot) -> None:
-        """Take over a state."""
-        for name, column in self._columns().items():
-            column[:] = snapshot[name]
-        self._num_free_rows = len(snapshot["free_rows"])
-        self._free_rows[: self._num_free_rows] = snapshot["free_rows"]
-        counters = snapshot["counters"].tolist()
-        self._admitted, self._block_queries, self._block_hits, self._copies, self._collisions = counters
 
     def _admit_run(
         self, counts: Ids, num_blocks: Ids, hashes: Hashes, offsets: Ids, plan: Plan, content: Content | None
@@ -598,28 +437,27 @@ class BlockTable:
         """Admit prompts that do not depend on each other; raise before anything changes if they do not fit."""
         num_hashes = np.diff(offsets)
         hits = plan.hits
-        num_new = int(num_blocks.sum() - hits.sum())
-        cached = plan.hit_ids[plan.ref_counts == 0]
-        num_needed = num_new + (len(keep_first(cached)) if len(cached) else 0)
-        if len(counts):
-            self._check_capacity(num_needed, "admit", watermark=self._watermark)
+        num_new = num_blocks - hits
+        total_new = int(np.add.reduce(num_new))
+        if total_new + len(plan.hit_ids) > self._pool.num_available - self._watermark and len(counts):
+            cached = keep_first(plan.hit_ids[plan.ref_counts == 0])  # blocks hit that will leave the free queue
+            self._check_capacity(total_new + len(cached), "admit", watermark=self._watermark)
 
-        blocks = np.empty(int(num_blocks.sum()), dtype=np.int64)
-        block_offsets = lengths_to_offsets(num_blocks)
-        is_hit = ranks(block_offsets) < np.repeat(hits, num_blocks)
-        blocks[is_hit] = plan.hit_ids
-        with self._pool.held(plan.hit_ids, plan.ref_counts):
-            blocks[~is_hit] = self._pool.take(num_new)
+        taken = self._pool.hold_and_take(plan.hit_ids, plan.ref_counts, total_new)
         rows = self._take_rows(len(counts))
-        self._cells[ranges(rows * self._width, num_blocks)] = blocks
+        starts = rows * self._width
+        self._cells[ranges(starts, hits)] = plan.hit_ids
+        self._cells[ranges(starts + hits, num_new)] = taken
         self._num_tokens[rows] = counts
         self._num_hashed[rows] = num_hashes
         self._last_hash[rows] = np.where(num_hashes > 0, hashes[offsets[1:] - 1], NO_HASH) if len(hashes) else NO_HASH
-        places = ranges(offsets[:-1] + hits, num_hashes - hits)  # of the hashes to register
+        num_named = num_hashes - hits  # new blocks of each that have a hash
+        places = ranges(offsets[:-1] + hits, num_named)
         if len(places):
+            named = taken[ranges(np.cumsum(num_new) - num_new, num_named)]
             parents = hashes[places - 1]
-            parents[(lengths_to_offsets(num_hashes - hits)[:-1])[(hits == 0) & (num_hashes > 0)]] = NO_HASH
-            named = blocks[ranges(block_offsets[:-1] + hits, num_hashes - hits)]
+            is_root = (hits == 0) & (num_named > 0)
+            parents[(np.cumsum(num_named) - num_named)[is_root]] = NO_HASH
             self._pool.name(named, hashes[places], parents)
             if content is not None:
                 content.put(named, places)
@@ -628,6 +466,71 @@ class BlockTable:
         self._block_hits += int(hits.sum())
         self._collisions += plan.collisions
         return Admission(handles=self._handles(rows), hit_blocks=hits, hit_tokens=hits * self._block_size)
+
+    def _admit_one(self, counts: Ids, hashes: Hashes, hash_offsets: ArrayLike | None) -> Admission | None:
+        """Admit one prompt to a plain pool as `admit` does; None for several, and where it would refuse.
+
+        Called for every request of a trace that is stepped singly, so it counts microseconds: a lookup that ends at
+        the first miss, loops over integers, and no array that is not needed.
+        """
+        if counts.shape != (1,) or counts.dtype != np.int64 or hashes.ndim != 1:
+            return None
+        num_hashes = len(hashes)
+        if num_hashes and (hashes.dtype != np.uint64 or hash_offsets is None):
+            return None
+        if hash_offsets is not None and np.asarray(hash_offsets).tolist() != [0, num_hashes]:
+            return None
+        keys: list[int] = hashes.tolist()
+        size = self._block_size
+        count = counts.item()
+        num_blocks = -(-count // size)
+        if count < 1 or 0 in keys or num_hashes > count // size or num_blocks > self._width or self._num_free_rows == 0:
+            return None
+        given = self._pool.admit_one(
+            hashes, keys, limit=(count - self._uncached) // size, num_blocks=num_blocks, watermark=self._watermark
+        )
+        if given is None:
+            return None
+
+        blocks, num_hits = given
+        row, handle = self._take_row()
+        self._cell_items[row * self._width : row * self._width + num_blocks] = array(self._format, blocks)
+        self._token_items[row] = count
+        if num_hashes:
+            self._num_hashed_items[row] = num_hashes
+            self._last_hash_items[row] = keys[-1]
+        self._admitted += 1
+        self._block_queries += num_hashes
+        self._block_hits += num_hits
+        result = np.array([handle, num_hits, num_hits * size])
+        return Admission(result[:1], result[1:2], result[2:])
+
+    def _append_one(self, handles: Ids, counts: Ids) -> bool:
+        """Append to one sequence as `append` does; False for several, for copies, and where it would refuse."""
+        row = self._row_of_one(handles)
+        if row < 0 or counts.shape != (1,) or counts.dtype != np.int64:
+            return False
+        old, size = self._token_items[row], self._block_size
+        new = old + counts.item()
+        old_blocks, num_blocks = -(-old // size), -(-new // size)
+        num_new = num_blocks - old_blocks
+        if new < old or num_blocks > self._width or num_new > self._pool.num_available:
+            return False
+        end = row * self._width + old_blocks
+        if new > old and old % size and not self._pool.is_writable(self._cell_items[end - 1]):
+            return False
+
+        if num_new:
+            self._cells[end : end + num_new] = self._pool.take(num_new)
+        self._token_items[row] = new
+        return True
+
+    def _free_one(self, row: int) -> None:
+        """Free the sequence in a row as `free` does."""
+        start = row * self._width
+        end = start - (-self._token_items[row] // self._block_size)
+        self._pool.drop(self._cells[start:end][::-1])
+        self._give_row(row)
 
     def _check_naming(
         self, rows: Ids, num_tokens: Ids, num_held: Ids, hashes: ArrayLike, hash_offsets: ArrayLike
@@ -675,7 +578,7 @@ class BlockTable:
         blocks = self._cells.take(cells)
         num_holders = self._pool.ref_count.take(blocks)
         is_shared = num_holders > 1
-        if not is_shared.any():
+        if not np.count_nonzero(is_shared):
             return is_shared
         order = np.argsort(blocks, kind="stable")
         is_first = np.append(True, blocks[order[1:]] != blocks[order[:-1]])
@@ -687,16 +590,15 @@ class BlockTable:
         """Let cells be written: give new blocks to those to be copied, and take the hash of the others."""
         blocks = self._cells.take(cells)
         in_place = blocks[~is_copied] if len(targets) else blocks
-        hashed = in_place[self._pool.block_hash.take(in_place) != NO_HASH]
-        if len(hashed):
-            self._pool.evict(hashed)
+        hashes = self._pool.block_hash.take(in_place)
+        if np.count_nonzero(hashes):
+            self._pool.evict(in_place[hashes != NO_HASH])
+        if len(targets) == 0:
+            return Copies(source=targets, target=targets)
         sources = blocks[is_copied]
-        if len(sources):
-            self._cells[cells[is_copied]] = targets
-            self._pool.drop_shared(sources)
-            self._copies += len(sources)
-        rows, places = np.divmod(cells, self._width)
-        self._unhash(rows, places)
+        self._cells[cells[is_copied]] = targets
+        self._pool.drop_shared(sources)
+        self._copies += len(sources)
         return Copies(source=sources, target=targets)
 
     def _unhash(self, rows: Ids, num_blocks: Ids) -> None:
@@ -720,72 +622,21 @@ class BlockTable:
             cells = np.repeat(last + offsets, lengths) - np.arange(total)
             self._pool.drop(self._cells.take(cells), np.repeat(np.arange(len(rows)), lengths))
 
-    def _take_rows(self, count: int) -> Ids:
-        """Take rows from the stack and begin a new generation of each."""
-        top = self._num_free_rows
-        rows = self._free_rows[top - count : top][::-1].copy()
-        self._num_free_rows = top - count
-        self._generation[rows] += 1
-        return rows
-
-    def _handles(self, rows: Ids) -> Ids:
-        """Return the handles of the sequences that are in rows now."""
-        return (self._generation[rows] << _ROW_BITS) | rows
-
-    def _rows(self, handles: ArrayLike) -> Ids:
-        """Return the rows of sequences, or raise if one was freed."""
-        handles = as_ints("handles", handles)
-        rows = row_of(handles)
-        generations = handles >> _ROW_BITS
-        # A row out of range is looked up as row 0, whose generation, if equal, does not count.
-        is_row = rows < self._num_rows
-        is_live = (self._generation.take(np.where(is_row, rows, 0)) == generations) & (generations % 2 == 1) & is_row
-        if not is_live.all():
-            refuse_ids("use sequences", handles[~is_live], "they were freed or never admitted")
-        return rows
-
-    def _different_rows(self, handles: ArrayLike) -> Ids:
-        """Return the rows of sequences, or raise if one comes twice."""
-        rows = self._rows(handles)
-        if len(rows) > 1:
-            order = np.sort(rows)
-            if (order[1:] == order[:-1]).any():
-                twice = np.isin(rows, order[1:][order[1:] == order[:-1]])
-                refuse("handles", "be different", twice, np.asarray(handles))
-        return rows
-
-    def _places(self, handles: ArrayLike, positions: ArrayLike) -> tuple[Ids, Ids]:
-        """Return the rows and positions of tokens, or raise if one is not in its sequence."""
-        rows = self._rows(handles)
-        positions = as_ints("positions", positions, low=0)
-        check_same_length(handles=rows, positions=positions)
-        refuse("positions", "be before the end of the sequence", positions >= self._num_tokens[rows], positions)
-        return rows, positions
-
-    def _blocks_for(self, num_tokens: Ids) -> Ids:
-        """Return how many blocks hold as many tokens."""
-        return (num_tokens + (self._block_size - 1)) // self._block_size
-
-    def _check_size(self, num_blocks: Ids) -> None:
+    def _check_size(self, num_blocks: Ids, *, watermark: int = 0) -> None:
         """Raise if a sequence has more blocks than it can ever get."""
-        limit = min(self._width, self._pool.num_blocks - self._watermark)
+        limit = min(self._width, self._pool.num_blocks - watermark)
         if len(num_blocks) and num_blocks.max() > limit:
             i = int(np.argmax(num_blocks > limit))
             raise OversizeError(
                 f"sequence {i} of the batch needs {num_blocks[i]} blocks: a row has {self._width}, "
-                f"the pool {self._pool.num_blocks} of which {self._watermark} are kept back",
+                f"the pool {self._pool.num_blocks}, {watermark} of them kept back",
                 requested=int(num_blocks[i]),
                 available=limit,
             )
 
-    def _check_rows(self, count: int, doing: str) -> None:
-        """Raise unless there are rows for as many new sequences."""
-        if count > self._num_free_rows:
-            raise CapacityError(
-                f"{doing} {count} sequences: {self._num_free_rows} of {self._num_rows} rows are free",
-                requested=count,
-                available=self._num_free_rows,
-            )
+    def _is_sure_to_fit(self, num_blocks: Ids) -> bool:
+        """Return whether prompts can be admitted whatever they hit, so that nothing will have to be undone."""
+        return self._pool.sink is None and int(num_blocks.sum()) <= self._pool.num_available - self._watermark
 
     def _check_capacity(self, count: int, doing: str, *, watermark: int = 0) -> None:
         """Raise unless as many blocks can be taken from the free queue."""
@@ -796,11 +647,6 @@ class BlockTable:
                 requested=count,
                 available=available - watermark,
             )
-
-
-def row_of(handles: Ids) -> Ids:
-    """Return the row that each handle names."""
-    return handles & (2**_ROW_BITS - 1)
 
 
 def _ragged_hashes(hashes: ArrayLike, hash_offsets: ArrayLike | None, num_rows: int) -> tuple[Hashes, Ids]:

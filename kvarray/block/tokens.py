@@ -16,7 +16,8 @@ from kvarray.arrays import (
     check_offsets,
     check_same_length,
 )
-from kvarray.block.table import Admission, BlockTable, Copies, row_of
+from kvarray.block.sequences import row_of
+from kvarray.block.table import Admission, BlockTable, Copies
 from kvarray.hashing import Hasher, hash_blocks, namespace_hash
 from kvarray.ragged import lengths_to_offsets, ranges, ranks
 
@@ -38,9 +39,11 @@ class TokenTable:
 
     Notes
     -----
-    Where a sequence was overwritten, blocks after the written one are no longer registered once one of them has
-    another hash already. A cached block is taken for a hit only if it holds the same tokens, under the same key of an image, after the same
+    A cached block is taken for a hit only if it holds the same tokens, under the same key of an image, after the same
     parent. Others with the same hash are passed over and counted in ``table.stats().collisions``.
+
+    Where a sequence was overwritten, the blocks after the written one keep the hashes that they have, and are not
+    registered under others.
 
     Examples
     --------
@@ -146,12 +149,12 @@ class TokenTable:
         check_offsets("offsets", offsets, len(tokens))
         check_same_length(handles=handles, offsets=offsets[1:])
         old = self._table.lengths(handles)
-        hashes, hash_offsets, chained_from = self._hashes_to_name(handles, old, tokens, offsets)
+        hashes, hash_offsets, chained_from = self._hashes_to_name(handles, tokens, offsets)
         first = self._table.num_hashed(handles)
 
         copies = self._table.append(handles, np.diff(offsets), hashes=hashes, hash_offsets=hash_offsets)
         self._tokens[copies.target] = self._tokens[copies.source]
-        self._slots[self._new_slots(handles, old, np.diff(offsets))] = tokens
+        self._slots[self._slots_of(handles, old, np.diff(offsets))] = tokens
         num_named = np.diff(hash_offsets)
         blocks, block_offsets = self._table.tables(handles)
         named = blocks[ranges(block_offsets[:-1] + first, num_named)]
@@ -184,42 +187,42 @@ class TokenTable:
         self._namespace[row_of(children)] = self._namespace[row_of(handles)]
         return children
 
-    def _hashes_to_name(self, handles: Ids, old: Ids, tokens: Ids, offsets: Ids) -> tuple[Hashes, Ids, Hashes]:
-        """Return the hashes to pass to `BlockTable.append`, and from which hash each is chained.
-
-        A chain goes on from the last block registered. Where that one has lost its hash, it starts anew from the
-        first block. Where a later block has another hash, from before an earlier one was overwritten, it ends.
-        """
+    def _hashes_to_name(self, handles: Ids, tokens: Ids, offsets: Ids) -> tuple[Hashes, Ids, Hashes]:
+        """Return the hashes to pass to `BlockTable.append`, their offsets, and from which hash each is chained."""
         size = self._table.block_size
         first = self._table.num_hashed(handles)
         last = self._table.last_hash(handles)
+        # A chain goes on from the last block registered, or from the first block where that one has lost its hash.
         starts = np.where(last == NO_HASH, 0, first)
         parents = np.where(last == NO_HASH, self._namespace[row_of(handles)], last)
-        kept = old - starts * size  # tokens that are there already, from where the chain goes on
-        lengths = kept + np.diff(offsets)
-        rows = np.repeat(handles, kept)
-        text_offsets = lengths_to_offsets(lengths)
-        text = np.empty(text_offsets[-1], dtype=np.int64)
-        is_kept = ranks(text_offsets) < np.repeat(kept, lengths)
-        text[is_kept] = self._slots[self._table.slots(rows, ranges(starts * size, kept))]
-        text[~is_kept] = tokens
+        old = self._table.lengths(handles)
+        text, text_offsets = self._continued(handles, starts * size, old, tokens, offsets)
         hashes, hash_offsets = self._hasher(text, text_offsets, block_size=size, parent_hashes=parents)
-        chained_from = _parents(hashes, hash_offsets, parents)
+        num_hashes = np.diff(hash_offsets)
 
+        # It ends at a block that stays and has another hash, from before an earlier one was overwritten.
+        places = ranks(hash_offsets) + np.repeat(starts, num_hashes)  # of each block in its sequence
+        stays = np.flatnonzero((places >= np.repeat(first, num_hashes)) & (places < np.repeat(old // size, num_hashes)))
         blocks, block_offsets = self._table.tables(handles)
-        places = ranks(hash_offsets) + np.repeat(starts, np.diff(hash_offsets))  # of each block in its sequence
-        is_there = places < np.repeat(np.diff(block_offsets), np.diff(hash_offsets))
-        there = blocks[(places + np.repeat(block_offsets[:-1], np.diff(hash_offsets)))[is_there]]
-        has = np.full(len(hashes), NO_HASH, dtype=np.uint64)
-        has[is_there] = self._table.allocator.block_hash[there]
-        is_named = places < np.repeat(first, np.diff(hash_offsets))
-        ends = np.append(np.flatnonzero((has != NO_HASH) & (has != hashes) & ~is_named), len(hashes))
-        length = np.minimum(ends[np.searchsorted(ends, hash_offsets[:-1])], hash_offsets[1:]) - hash_offsets[:-1]
-        skipped = first - starts
-        wanted = ranges(hash_offsets[:-1] + skipped, np.maximum(length - skipped, 0))
-        return hashes[wanted], lengths_to_offsets(np.maximum(length - skipped, 0)), chained_from[wanted]
+        has = self._table.allocator.block_hash[blocks[(places + np.repeat(block_offsets[:-1], num_hashes))[stays]]]
+        ends = np.append(stays[(has != NO_HASH) & (has != hashes[stays])], len(hashes))
+        end = np.minimum(ends[np.searchsorted(ends, hash_offsets[:-1])], hash_offsets[1:])
+        begin = hash_offsets[:-1] + first - starts
+        num_wanted = np.maximum(end - begin, 0)
+        wanted = ranges(begin, num_wanted)
+        return hashes[wanted], lengths_to_offsets(num_wanted), _parents(hashes, hash_offsets, parents)[wanted]
 
-    def _new_slots(self, handles: Ids, starts: Ids, lengths: Ids) -> Ids:
+    def _continued(self, handles: Ids, starts: Ids, ends: Ids, tokens: Ids, offsets: Ids) -> tuple[Ids, Ids]:
+        """Return the tokens ``starts .. ends - 1`` of each sequence, followed by the new ones."""
+        kept = ends - starts
+        text_offsets = lengths_to_offsets(kept + np.diff(offsets))
+        text = np.empty(text_offsets[-1], dtype=np.int64)
+        is_kept = ranks(text_offsets) < np.repeat(kept, np.diff(text_offsets))
+        text[is_kept] = self._slots[self._slots_of(handles, starts, kept)]
+        text[~is_kept] = tokens
+        return text, text_offsets
+
+    def _slots_of(self, handles: Ids, starts: Ids, lengths: Ids) -> Ids:
         """Return the slots of the tokens ``starts .. starts + lengths - 1`` of sequences."""
         return self._table.slots(np.repeat(handles, lengths), ranges(starts, lengths))
 
@@ -227,7 +230,7 @@ class TokenTable:
         """Write the tokens after the last full block of each prompt."""
         starts = num_full * self._table.block_size
         lengths = np.diff(offsets) - starts
-        self._slots[self._new_slots(handles, starts, lengths)] = tokens[ranges(offsets[:-1] + starts, lengths)]
+        self._slots[self._slots_of(handles, starts, lengths)] = tokens[ranges(offsets[:-1] + starts, lengths)]
 
 
 class _Full:
@@ -241,7 +244,8 @@ class _Full:
     def is_same(self, block_ids: Ids, places: Ids) -> Flags:
         """Return which blocks hold what the hashes at these places stand for."""
         tokens, chained_from, keys = (there[block_ids] == here[places] for there, here in self._pairs())
-        return tokens.all(axis=1) & chained_from & keys
+        is_same: Flags = tokens.all(axis=1) & chained_from & keys
+        return is_same
 
     def put(self, block_ids: Ids, places: Ids) -> None:
         """Learn that blocks hold what the hashes at these places stand for."""

@@ -272,6 +272,8 @@ def _print_times(result: Replay) -> None:
     print(f"prefill saved {format_seconds(saved)}, gain after loading {format_seconds(gain)}")
     for name, moved in result.link_loaded_bytes.items():
         print(f"loaded {name}: {format_bytes(moved)}")
+    if result.transfer_bytes:
+        print(f"moved to decode nodes: {format_bytes(result.transfer_bytes)}")
 
 
 def _print_misses(result: Replay) -> None:

@@ -75,7 +75,7 @@ def add_parser(subparsers: Any) -> None:
     shape.add_argument("--layers", type=flag_type(parse_count), default=80, metavar="N", help="of the model: 80")
     shape.add_argument("--group", type=flag_type(_size), default=1, metavar="N", help="layers moved as one, or best")
     shape.add_argument("--chunk", type=flag_type(_size), default=8, metavar="N", help="blocks of a chunk, or best: 8")
-    shape.add_argument("--overlap", type=float, default=1.0, metavar="ETA", help="overlap efficiency, 0 to 1")
+    shape.add_argument("--overlap", type=float, metavar="ETA", help="overlap efficiency, 0 to 1; default: 1")
     shape.add_argument("--compare", action="store_true", help="all schedules side by side")
     shape.add_argument(
         "--sweep", type=flag_type(_sweep), metavar="NAME=LOW:HIGH", help=f"of {', '.join(_LABELS)}; 200 values"
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> None:
     if args.sweep:
         _run_sweep(args)
         return
-    scheduler = PDScheduler(_engine(args), overlap_efficiency=args.overlap)
+    scheduler = PDScheduler(_engine(args), overlap_efficiency=1.0 if args.overlap is None else args.overlap)
     schedules = _schedules(args, scheduler)
     if args.plot:
         _plot_schedule(args, schedules)
@@ -298,17 +298,26 @@ def _pieces(schedule: Schedule) -> list[dict[str, Any]]:
 def _print_text(args: argparse.Namespace, rows: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
     total = format_bytes(args.blocks * args.block_bytes)
     print(f"{args.blocks:,} blocks of {format_bytes(args.block_bytes)}, {total}; decode {format_seconds(args.decode)}")
-    for row in rows:
-        row.pop("resent") if not any(one.get("resent") for one in rows) else None
-        row.pop("overlap_gain_s") if len(rows) == 1 else None
-    print_table([{name.removesuffix("_s").replace("_", " "): _text(name, row[name]) for name in row} for row in rows])
+    hidden = set() if any(row["resent"] for row in rows) else {"resent"}
+    if len(rows) == 1:
+        hidden.add("overlap_gain_s")  # over itself
+    _print_rows(rows, hidden)
     if not pieces:
         return
     print()
     shown = pieces if len(pieces) <= _SHOWN + 2 else [*pieces[:_SHOWN], pieces[-1]]
-    print_table([{name.removesuffix("_s").replace("_", " "): _text(name, row[name]) for name in row} for row in shown])
+    _print_rows(shown, set())
     if len(shown) < len(pieces):
         print(f"{len(pieces) - len(shown)} pieces before the last are left out; --csv prints all")
+
+
+def _print_rows(rows: list[dict[str, Any]], hidden: set[str]) -> None:
+    print_table(
+        [
+            {name.removesuffix("_s").replace("_", " "): _text(name, row[name]) for name in row if name not in hidden}
+            for row in rows
+        ]
+    )
 
 
 def _text(name: str, value: Any) -> str:
@@ -318,10 +327,14 @@ def _text(name: str, value: Any) -> str:
 def _run_sweep(args: argparse.Namespace) -> None:
     """Answer for 200 values of a quantity in one call."""
     name, values = args.sweep
+    if getattr(args, name) is not None:
+        raise ValueError(f"--sweep {name} and --{name} exclude each other")
     if name == "overlap":
         scheduler = PDScheduler(_engine(args), overlap_efficiency=values)
     else:
-        scheduler = PDScheduler(_engine(args, swept=values[:, None]), overlap_efficiency=args.overlap)
+        scheduler = PDScheduler(
+            _engine(args, swept=values[:, None]), overlap_efficiency=1.0 if args.overlap is None else args.overlap
+        )
     ttft = {label: np.broadcast_to(one.ttft_s, values.shape) for label, one in _schedules(args, scheduler).items()}
     if args.plot:
         from kvarray.plot import plot_sweep, save_figure

@@ -6,17 +6,18 @@ The steps are pure functions, so that whoever asks for many deployments does eac
     hits = tier_hits(routed, deployment)                    [B, K]; LruHits(...).at(sizes): [..., B, K]
     service = service_times(routed, deployment, hits)       [..., B]: prefill and loads, each request alone
     queued = queue_times(routed, deployment, service)       [..., B]: with the others before it
+    ttft = first_token_times(routed, deployment, service)   [..., B]: its sum alone
     replay(trace, deployment)                               all of it, as columns in the order of the trace
 
 All between the first and the last are in the order of `Routed.order`: replica after replica, each in order of arrival.
 """
 
-from kvarray.deploy.advice import Answer, explain
 from kvarray.deploy.deployment import ROUTINGS, Deployment, Separation
 from kvarray.deploy.hits import LruHits, TierHits, tier_hits
 from kvarray.deploy.misses import REASONS, Misses, misses_of
-from kvarray.deploy.queues import QueueTimes, queue_times
-from kvarray.deploy.replay import COLUMNS, Replay, replay
+from kvarray.deploy.queues import QueueTimes, first_token_times, queue_times
+from kvarray.deploy.replay import replay
+from kvarray.deploy.result import COLUMNS, Replay
 from kvarray.deploy.routing import Routed, prefix_aware_costs, route
 from kvarray.deploy.service import ServiceTimes, service_times
 
@@ -24,7 +25,6 @@ __all__ = [
     "COLUMNS",
     "REASONS",
     "ROUTINGS",
-    "Answer",
     "Deployment",
     "LruHits",
     "Misses",
@@ -34,7 +34,7 @@ __all__ = [
     "Separation",
     "ServiceTimes",
     "TierHits",
-    "explain",
+    "first_token_times",
     "misses_of",
     "prefix_aware_costs",
     "queue_times",

@@ -16,7 +16,7 @@ from kvarray.deploy.caches import usable_blocks
 from kvarray.deploy.deployment import Deployment
 from kvarray.deploy.hits import TierHits, stepped_reach, tier_hits
 from kvarray.deploy.misses import REASONS
-from kvarray.deploy.replay import Replay
+from kvarray.deploy.result import Replay
 from kvarray.deploy.service import service_times
 from kvarray.deploy.ways import ways_up
 from kvarray.economics.loading import break_even_tokens

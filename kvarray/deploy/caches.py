@@ -4,7 +4,7 @@
 served at all.
 """
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from kvarray.arrays import Ids
 from kvarray.deploy.deployment import Deployment
+from kvarray.deploy.recency import RecencyTiers
 from kvarray.policies import order_maker
 from kvarray.stepping.segments import Segments, segments, single_blocks
 from kvarray.tier.cascade import Cascade
 from kvarray.trace import Trace
 
-__all__ = ["Caches", "Path", "cached_blocks", "serve", "usable_blocks"]
+__all__ = ["Caches", "Path", "SteppedTiers", "usable_blocks"]
 
 Path = list[tuple[int, int]]
 """Segments of a request from its head to its tail: row, and blocks."""
@@ -48,63 +49,79 @@ class Caches:
         steps = list(zip(cut.row.tolist(), cut.blocks.tolist(), strict=True))
         self.paths: list[Path] = [steps[start:stop] for start, stop in pairwise(cut.offsets.tolist())]
 
-    def new(self) -> Cascade:
-        """Return empty tiers."""
+    def new(self) -> "RecencyTiers | SteppedTiers":
+        """Return empty tiers, in closed form where there is one."""
+        if not self._deployment.is_stack:
+            return self.stepped()
+        exclusive = self._deployment.write_mode == "exclusive"
+        cuts = accumulate(self._sizes) if exclusive else accumulate(self._sizes, max)
+        return RecencyTiers(list(cuts), len(self.paths))
+
+    def stepped(self) -> "SteppedTiers":
+        """Return empty tiers that are stepped."""
         tiers = self._deployment.tiers
-        return Cascade(
-            [self._orders(size) for size in self._sizes],
-            write_mode=self._deployment.write_mode,
-            write_at=self._deployment.write_at,
-            promote_at=self._deployment.promote_at,
-            min_tokens=[tier.min_tokens for tier in tiers],
-            by_frequency=[tier.admission == "frequency" for tier in tiers],
-            tokens=self._tokens,
-            weights=self._weights,
+        return SteppedTiers(
+            Cascade(
+                [self._orders(size) for size in self._sizes],
+                write_mode=self._deployment.write_mode,
+                write_at=self._deployment.write_at,
+                promote_at=self._deployment.promote_at,
+                min_tokens=[tier.min_tokens for tier in tiers],
+                by_frequency=[tier.admission == "frequency" for tier in tiers],
+                tokens=self._tokens,
+                weights=self._weights,
+            )
         )
 
 
-def serve(tiers: Cascade, path: Path, *, usable: int) -> list[list[int]]:
-    """Serve a request and return what its leading hit needs of each tier, if tiers down to some depth are used.
+class SteppedTiers:
+    """Tiers of one replica, of any policy and mode."""
 
-    Parameters
-    ----------
-    tiers : Cascade
-    path : Path
-    usable : int
-        Leading blocks that the request can use.
+    def __init__(self, tiers: Cascade) -> None:
+        self._tiers = tiers
 
-    Returns
-    -------
-    list of list of int
-        Item m: blocks of each tier in the leading part of the path that lies in tiers 0 to m.
-    """
-    num_tiers = tiers.tiers
-    reach = [[0] * num_tiers for _ in range(num_tiers)]
-    deepest = 0
-    for _, start, stop, tier, _ in tiers.use(path):
-        deepest = max(deepest, tier)
-        blocks = min(stop - start, usable)
-        for depth in range(deepest, num_tiers):
-            reach[depth][tier] += blocks
-        usable -= blocks
-        if deepest == num_tiers or not usable:
-            break
-    return reach
+    def cached(self, path: Path) -> int:
+        """Return how many leading blocks of a path some tier holds; nothing is used."""
+        cached = 0
+        for row, blocks in path:
+            runs = [run for order in self._tiers.orders if row in order.rows for run in order.rows[row]]
+            if len(runs) > 1:
+                runs.sort(key=lambda run: run.start)
+            end = 0
+            for run in runs:
+                if run.start <= end < run.stop:
+                    end = run.stop
+            cached += end
+            if end < blocks:
+                break
+        return cached
 
+    def serve(self, path: Path, *, usable: int) -> list[list[int]]:
+        """Serve a request and return what its leading hit needs of each tier, if tiers down to some depth are used.
 
-def cached_blocks(tiers: Cascade, path: Path) -> int:
-    """Return how many leading blocks of a path some tier holds; nothing is used."""
-    cached = 0
-    for row, blocks in path:
-        runs = [run for order in tiers.orders for run in order.rows.get(row, ())]
-        end = 0
-        for run in sorted(runs, key=lambda run: run.start):
-            if run.start <= end:
-                end = max(end, run.stop)
-        cached += end
-        if end < blocks:
-            break
-    return cached
+        Parameters
+        ----------
+        path : Path
+        usable : int
+            Leading blocks that the request can use.
+
+        Returns
+        -------
+        list of list of int
+            Item m: blocks of each tier in the leading part of the path that lies in tiers 0 to m.
+        """
+        num_tiers = self._tiers.tiers
+        reach = [[0] * num_tiers for _ in range(num_tiers)]
+        deepest = 0
+        for _, start, stop, tier, _ in self._tiers.use(path):
+            deepest = max(deepest, tier)
+            blocks = min(stop - start, usable)
+            for depth in range(deepest, num_tiers):
+                reach[depth][tier] += blocks
+            usable -= blocks
+            if deepest == num_tiers or not usable:
+                break
+        return reach
 
 
 def usable_blocks(trace: Trace, deployment: Deployment) -> Ids:

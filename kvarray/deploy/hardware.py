@@ -3,7 +3,8 @@
 A prefill does two floating-point operations for each active parameter and token; and for each pair of tokens that see
 each other, two for each query head and number of a key and a value. The causal mask hides half of the pairs, a window
 all but its own. GPUs reach a share of their peak: fits to published measurements give 0.73 for Llama-3.1-8B on an H100
-and 0.95 for QwQ-32B on two H20. Decoding reads the weights once a step, and the KV of every token of context.
+and 0.95 for QwQ-32B on two H20. A prefill begins with one reading of the weights, which is what the shortest take;
+decoding reads them once a step, and the KV of every token of context.
 
 Left out: traffic between the GPUs of a group, and latents unpacked to keys and values.
 """
@@ -88,7 +89,7 @@ def model_times(
     >>> llama = ModelSpec.from_name("llama-3.1-70b")
     >>> prefill, decode = model_times(llama, GPUS["h100"], parameters=70e9, num_gpus=8, bytes_per_token=327680)
     >>> round(float(prefill.seconds(8192)), 3), round(decode.base_s * 1e3, 2)
-    (0.223, 5.22)
+    (0.228, 5.22)
     """
     parameters = as_real("parameters", parameters, low=0.0, open_low=True)
     share = as_real("kernel_share", kernel_share, low=0.0, open_low=True)
@@ -103,11 +104,12 @@ def model_times(
             per_pair += operations / 2.0
         else:
             per_token += operations * stream.window
-    prefill = PrefillFlops(per_token, per_pair).time(group.flops_per_second * share, source=gpu.source)
     decode = DecodeTime.of_gpu(
         group,
         weight_bytes=parameters * kv_dtype(weight_dtype).bits / 8,
         kv_bytes_per_token=float(bytes_per_token),
         flops_per_token=2.0 * parameters,
     )
+    rate = group.flops_per_second * share
+    prefill = PrefillFlops(per_token, per_pair).time(rate, start_s=decode.base_s, source=gpu.source)
     return prefill, decode

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvarray.arrays import Ids, as_ints, refuse
-from kvarray.deploy.caches import Caches, serve, usable_blocks
+from kvarray.deploy.caches import Caches, usable_blocks
 from kvarray.deploy.deployment import Deployment
 from kvarray.deploy.routing import Routed
-from kvarray.reuse import TierFlows, hit_curve
+from kvarray.reuse import TierFlows, hit_curve, tier_curve
 from kvarray.stepping import step_requests
+from kvarray.trace import Trace
 
 __all__ = ["LruHits", "TierHits", "stepped_reach", "tier_hits"]
 
@@ -96,21 +97,7 @@ def tier_hits(routed: Routed, deployment: Deployment) -> TierHits:
            [2, 1]])
     """
     sizes = deployment.tier_blocks(routed.block_size)
-    parts = [
-        step_requests(
-            routed.part(replica),
-            deployment.policy,
-            sizes,
-            write_mode=deployment.write_mode,
-            write_at=deployment.write_at,
-            promote_at=deployment.promote_at,
-            admission=[tier.admission for tier in deployment.tiers],
-            min_tokens=[tier.min_tokens for tier in deployment.tiers],
-            smaller_below=deployment.smaller_below,
-            rng=deployment.seed,
-        )
-        for replica in range(routed.num_replicas)
-    ]
+    parts = [_flows(routed.part(replica), deployment, sizes) for replica in range(routed.num_replicas)]
     flows = parts[0] if len(parts) == 1 else _join(parts)
     assert flows.hit_tokens is not None  # blocks of a trace have tokens
     usable = usable_blocks(routed.trace, deployment)[routed.order]
@@ -118,6 +105,25 @@ def tier_hits(routed: Routed, deployment: Deployment) -> TierHits:
     needs_order = len(sizes) > 1 and not deployment.is_stack and is_cut
     reach = stepped_reach(routed, deployment) if needs_order else None
     return TierHits(flows.hits, flows.hit_tokens, usable, reach, flows)
+
+
+def _flows(trace: Trace, deployment: Deployment, sizes: Ids) -> TierFlows:
+    """Return what the tiers of one replica serve and move for each request."""
+    if deployment.is_stack:
+        curve = tier_curve(trace, write_mode=deployment.write_mode, smaller_below=deployment.smaller_below)
+        return curve.request_flows(sizes)
+    return step_requests(
+        trace,
+        deployment.policy,
+        sizes,
+        write_mode=deployment.write_mode,
+        write_at=deployment.write_at,
+        promote_at=deployment.promote_at,
+        admission=[tier.admission for tier in deployment.tiers],
+        min_tokens=[tier.min_tokens for tier in deployment.tiers],
+        smaller_below=deployment.smaller_below,
+        rng=deployment.seed,
+    )
 
 
 def _join(parts: list[TierFlows]) -> TierFlows:
@@ -131,9 +137,9 @@ def stepped_reach(routed: Routed, deployment: Deployment) -> Ids:
     caches, usable = Caches(routed.trace, deployment), usable_blocks(routed.trace, deployment).tolist()
     reach = []
     for replica in range(routed.num_replicas):
-        tiers = caches.new()
+        tiers = caches.stepped()
         rows = routed.order[routed.offsets[replica] : routed.offsets[replica + 1]]
-        reach += [serve(tiers, caches.paths[row], usable=usable[row]) for row in rows.tolist()]
+        reach += [tiers.serve(caches.paths[row], usable=usable[row]) for row in rows.tolist()]
     num_tiers = len(deployment.tiers)
     return np.array(reach, dtype=np.int64).reshape(-1, num_tiers, num_tiers)
 

@@ -10,10 +10,13 @@ Left out: batches of prefills, prefills that overtake one that waits for its loa
 and that links also carry what goes down.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from kvarray.arrays import Seconds, check_broadcast
 from kvarray.deploy.deployment import Deployment
@@ -23,7 +26,7 @@ from kvarray.deploy.service import ServiceTimes
 from kvarray.migrate import BatchSchedule, PDScheduler, TransferEngine, schedule_batch
 from kvarray.timeline.streams import as_arrivals, serial_scan
 
-__all__ = ["QueueTimes", "queue_times"]
+__all__ = ["QueueTimes", "first_token_times", "queue_times"]
 
 _ALWAYS: Seconds = np.array(-np.inf)
 
@@ -94,57 +97,123 @@ def queue_times(
     >>> queue_times(routed, deployment, service_times(routed, deployment, tier_hits(routed, deployment))).ttft_s
     array([32., 63., 63.])
     """
-    arrival = routed.arrival_s if arrival_s is None else np.asarray(arrival_s)
-    shape = check_broadcast("service and arrival_s", service.load_s.shape, arrival.shape)
+    arrival, shape = _arrivals(routed, service, arrival_s)
     pieces = None if deployment.separation is None else pieces_of(routed, deployment, service)
     out = {name: np.zeros(shape) for name in QueueTimes.__dataclass_fields__}
     if pieces is not None and deployment.separation is not None:
         out["moving_s"][...] = pieces.moving_s(deployment.separation.link) / deployment.separation.streams
     if not deployment.queueing:
-        _fill_alone(out, routed, deployment, service, pieces)
+        _fill_alone(out, service, deployment, pieces)
         return QueueTimes(**out)
-    for replica in range(routed.num_replicas):
-        mine = slice(int(routed.offsets[replica]), int(routed.offsets[replica + 1]))
-        if mine.start == mine.stop:
-            continue
-        begin = as_arrivals(arrival[..., mine])
-        ready = _loaded(service, begin, mine, shape) - service.hidden_s[..., mine]
-        if pieces is None:
-            prefilled = _scan(service.prefill_s[..., mine], ready)
-            first_token = free_first_token = prefilled
-            prefill_s = service.prefill_s[..., mine]
-        else:
-            part = pieces.part(mine)
-            batch = _schedule(deployment, part, np.maximum.accumulate(ready, axis=-1))
-            prefilled, first_token, free_first_token = batch.prefilled_s, batch.first_token_s, batch.free_first_token_s
-            prefill_s = part.prefill_s
+    for mine, begin, served in _served(routed, deployment, service, pieces, arrival, shape):
         load_s = (service.load_s - service.hidden_s)[..., mine]
         for name, column in (
-            ("ttft_s", first_token - begin),
-            ("queue_s", np.maximum(prefilled - begin - prefill_s - load_s, 0.0)),
+            ("ttft_s", served.first_token_s - begin),
+            ("queue_s", np.maximum(served.prefilled_s - begin - served.prefill_s - load_s, 0.0)),
             ("load_s", load_s),
-            ("prefill_s", prefill_s),
-            ("transfer_s", first_token - free_first_token),
-            ("decode_s", free_first_token - prefilled),
+            ("prefill_s", served.prefill_s),
+            ("transfer_s", served.first_token_s - served.free_first_token_s),
+            ("decode_s", served.free_first_token_s - served.prefilled_s),
         ):
             out[name][..., mine] = column
     return QueueTimes(**out)
+
+
+def first_token_times(
+    routed: Routed, deployment: Deployment, service: ServiceTimes, *, arrival_s: ArrayLike | None = None
+) -> Seconds:
+    """Return `QueueTimes.ttft_s` alone, for many worlds in less time and memory than `queue_times` takes.
+
+    Parameters
+    ----------
+    routed, deployment, service, arrival_s
+        As for `queue_times`; so are the errors.
+
+    Returns
+    -------
+    ndarray of float64, shape (..., B)
+
+    Examples
+    --------
+    >>> from kvarray.deploy import route, service_times, tier_hits
+    >>> from kvarray.economics.latency import PrefillTime
+    >>> from kvarray.tier import TierSpec
+    >>> from kvarray.trace import Trace
+    >>> trace = Trace([1, 2, 3, 4, 1, 2], [0, 2, 4, 6], block_size=16, arrival_s=[0.0, 1.0, 2.0])
+    >>> deployment = Deployment((TierSpec("gpu", blocks=9),), bytes_per_token=1, prefill=PrefillTime(0.0, 1.0, 0.0))
+    >>> routed = route(trace, deployment)
+    >>> service = service_times(routed, deployment, tier_hits(routed, deployment))
+    >>> first_token_times(routed, deployment, service, arrival_s=[[0.0, 1.0, 2.0], [0.0, 100.0, 200.0]])
+    array([[32., 63., 63.],
+           [32., 32.,  1.]])
+    """
+    if not deployment.queueing:
+        return queue_times(routed, deployment, service, arrival_s=arrival_s).ttft_s
+    arrival, shape = _arrivals(routed, service, arrival_s)
+    pieces = None if deployment.separation is None else pieces_of(routed, deployment, service)
+    ttft = np.empty(shape)
+    for mine, begin, served in _served(routed, deployment, service, pieces, arrival, shape):
+        np.subtract(served.first_token_s, begin, out=ttft[..., mine])
+    return ttft
+
+
+class _Served(NamedTuple):
+    """When the requests of one replica are through, shape (..., B)."""
+
+    prefilled_s: Seconds
+    first_token_s: Seconds
+    free_first_token_s: Seconds
+    prefill_s: Seconds
+
+
+def _arrivals(routed: Routed, service: ServiceTimes, arrival_s: ArrayLike | None) -> tuple[Seconds, tuple[int, ...]]:
+    """Return the arrivals, and the shape of all worlds together."""
+    arrival = routed.arrival_s if arrival_s is None else np.asarray(arrival_s)
+    return arrival, check_broadcast("service and arrival_s", service.load_s.shape, arrival.shape)
+
+
+def _served(
+    routed: Routed,
+    deployment: Deployment,
+    service: ServiceTimes,
+    pieces: Pieces | None,
+    arrival: Seconds,
+    shape: tuple[int, ...],
+) -> Iterator[tuple[slice, Seconds, _Served]]:
+    """Let the requests of each replica queue; with each come their places and arrivals."""
+    for first, last in pairwise(routed.offsets.tolist()):
+        if first == last:
+            continue
+        mine = slice(first, last)
+        begin = as_arrivals(arrival[..., mine])
+        ready = _loaded(service, begin, mine, shape)
+        if service.hidden_s.any():
+            ready = ready - service.hidden_s[..., mine]
+        if pieces is None:
+            prefill_s = service.prefill_s[..., mine]
+            prefilled = _scan(prefill_s, ready)
+            yield mine, begin, _Served(prefilled, prefilled, prefilled, prefill_s)
+        else:
+            part = pieces.part(mine)
+            batch = _schedule(deployment, part, np.maximum.accumulate(ready, axis=-1))
+            yield mine, begin, _Served(batch.prefilled_s, batch.first_token_s, batch.free_first_token_s, part.prefill_s)
 
 
 def _loaded(service: ServiceTimes, arrival: Seconds, mine: slice, shape: tuple[int, ...]) -> Seconds:
     """Return when all that each request of a replica loads is there."""
     shape = (*shape[:-1], mine.stop - mine.start)
     chain = direct = np.broadcast_to(arrival, shape)
-    for way, seconds, blocks in zip(service.ways, service.way_s, service.way_blocks, strict=True):
-        moves = blocks[..., mine] > 0
+    for way, work in zip(service.ways, service.way_s, strict=True):
+        seconds = work[..., mine]
+        moves = seconds > 0.0
         if not moves.any():
             continue
-        done = _scan(seconds[..., mine], arrival if way.is_direct else chain)
+        done = _scan(seconds, arrival if way.is_direct else chain)
         if way.is_direct:
             direct = np.maximum(direct, np.where(moves, done, arrival))
         else:
             chain = np.where(moves, done, chain)  # who loads nothing does not wait for those who do
-    return np.maximum(chain, direct)
+    return np.maximum(chain, direct) if any(way.is_direct for way in service.ways) else chain
 
 
 def _scan(work: Seconds, ready: Seconds) -> Seconds:
@@ -171,13 +240,7 @@ def _schedule(deployment: Deployment, pieces: Pieces, ready: Seconds) -> BatchSc
     )
 
 
-def _fill_alone(
-    out: dict[str, NDArray[np.float64]],
-    routed: Routed,
-    deployment: Deployment,
-    service: ServiceTimes,
-    pieces: Pieces | None,
-) -> None:
+def _fill_alone(out: dict[str, Seconds], service: ServiceTimes, deployment: Deployment, pieces: Pieces | None) -> None:
     """Fill in the times of requests that have the deployment for themselves."""
     out["load_s"][...] = service.load_s - service.hidden_s
     if pieces is None:

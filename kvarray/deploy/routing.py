@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvarray.arrays import Flags, Hashes, Ids, Seconds, as_floats, as_real, check_broadcast
-from kvarray.deploy.caches import Caches, cached_blocks
+from kvarray.deploy.caches import Caches
 from kvarray.deploy.deployment import Deployment
 from kvarray.deploy.servers import Server
 from kvarray.errors import OversizeError, TraceError
@@ -287,16 +287,17 @@ def _by_state(trace: Trace, deployment: Deployment, arrival_s: Seconds) -> Ids:
     servers = [Server(trace, deployment, caches.new()) for _ in range(deployment.replicas)]
     weight = float(deployment.overlap_weight)
     chosen = []
+    by_load = deployment.routing == "least_loaded"
     for request, now in enumerate(arrival_s.tolist()):
         path = caches.paths[request]
         costs: list[float] = []
+        blocks = 0 if by_load else sum([count for _, count in path])
         for server in servers:
             server.finish_until(now)
-            if deployment.routing == "least_loaded":
+            if by_load:
                 costs.append(len(server.in_flight))
             else:
-                to_prefill = sum(blocks for _, blocks in path) - cached_blocks(server.tiers, path)
-                costs.append(weight * to_prefill + server.blocks_in_flight)
+                costs.append(weight * (blocks - server.tiers.cached(path)) + server.blocks_in_flight)
         replica = costs.index(min(costs))
         servers[replica].take(request, path, now)
         chosen.append(replica)

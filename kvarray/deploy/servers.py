@@ -6,10 +6,10 @@ at the state of replicas has to know it at each arrival.
 
 from heapq import heappop, heappush
 
-from kvarray.deploy.caches import Path, serve, usable_blocks
+from kvarray.deploy.caches import Path, SteppedTiers, usable_blocks
 from kvarray.deploy.deployment import Deployment
+from kvarray.deploy.recency import RecencyTiers
 from kvarray.deploy.ways import ways_up
-from kvarray.tier.cascade import Cascade
 from kvarray.trace import Trace
 
 __all__ = ["Server"]
@@ -20,14 +20,14 @@ class Server:
 
     Attributes
     ----------
-    tiers : Cascade
+    tiers : RecencyTiers or SteppedTiers
     in_flight : list of (float, int)
         Heap of requests that arrived and have tokens to come: when they end, and their blocks.
     blocks_in_flight : int
         The blocks of all of them.
     """
 
-    def __init__(self, trace: Trace, deployment: Deployment, tiers: Cascade) -> None:
+    def __init__(self, trace: Trace, deployment: Deployment, tiers: RecencyTiers | SteppedTiers) -> None:
         assert trace.block_size is not None  # the trace has block ids
         self.tiers = tiers
         self.in_flight: list[tuple[float, int]] = []
@@ -50,7 +50,7 @@ class Server:
 
     def take(self, request: int, path: Path, now: float) -> None:
         """Serve a request that arrives."""
-        loads, prefill, load, hidden = self._choose(request, serve(self.tiers, path, usable=self._usable[request]))
+        loads, prefill, load, hidden = self._choose(request, self.tiers.serve(path, usable=self._usable[request]))
         end = self._prefilled(now, loads, prefill, load, hidden) + self._decode_s[request]
         blocks = -(-self._tokens[request] // self._block_size)
         heappush(self.in_flight, (end, blocks))
@@ -59,16 +59,18 @@ class Server:
     def _choose(self, request: int, reach: list[list[int]]) -> tuple[list[float], float, float, float]:
         """Return seconds on each way, of prefill, of loading alone and what of that hides, by the tiers to be used."""
         deployment = self._deployment
-        deepest = len(reach) - 1
-        depths = range(deepest + 1) if deployment.recompute_slow else (0, deepest)
+        if not deployment.recompute_slow:
+            return self._alone(request, reach[-1] if self._may_load(reach[-1]) else reach[0])
         best = self._alone(request, reach[0])
-        for depth in depths:
-            if sum(reach[depth][1:]) * self._block_size < deployment.min_load_tokens:
-                continue
-            found = self._alone(request, reach[depth])
-            if not deployment.recompute_slow or _total(found) <= _total(best):
+        for blocks in reach[1:]:
+            found = self._alone(request, blocks)
+            if self._may_load(blocks) and _total(found) <= _total(best):
                 best = found
         return best
+
+    def _may_load(self, blocks: list[int]) -> bool:
+        """Return whether what would be loaded of these blocks of each tier is worth beginning with."""
+        return sum(blocks[1:]) * self._block_size >= self._deployment.min_load_tokens
 
     def _alone(self, request: int, blocks: list[int]) -> tuple[list[float], float, float, float]:
         """Return the same for given blocks of each tier."""

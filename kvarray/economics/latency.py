@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Seconds, as_floats, as_positive_int, as_real, check_broadcast, refuse
+from kvarray.arrays import Seconds, as_amount, as_amounts, as_positive_int, check_broadcast, refuse
 from kvarray.fitting import Fit, fit_costs
 
 __all__ = [
@@ -54,8 +54,8 @@ class Gpu:
 
     def __post_init__(self) -> None:
         """Check the figures."""
-        as_real("flops_per_second", self.flops_per_second, low=0.0, open_low=True)
-        as_real("bytes_per_second", self.bytes_per_second, low=0.0, open_low=True)
+        as_amount("flops_per_second", self.flops_per_second, low=0.0, open_low=True)
+        as_amount("bytes_per_second", self.bytes_per_second, low=0.0, open_low=True)
 
 
 GPUS: Mapping[str, Gpu] = MappingProxyType(
@@ -93,8 +93,8 @@ class PrefillFlops:
 
     def __post_init__(self) -> None:
         """Check the figures."""
-        as_real("per_token", self.per_token, low=0.0, open_low=True)
-        as_real("per_pair", self.per_pair, low=0.0)
+        as_amount("per_token", self.per_token, low=0.0, open_low=True)
+        as_amount("per_pair", self.per_pair, low=0.0)
 
     @classmethod
     def of_shape(
@@ -131,7 +131,7 @@ class PrefillFlops:
                 ("num_layers", num_layers), ("d_model", d_model), ("kv_width", kv_width), ("ff_width", ff_width),
             )
         )  # fmt: skip
-        share = as_real("causal_share", causal_share, low=0.0, open_low=True)
+        share = as_amount("causal_share", causal_share, low=0.0, open_low=True)
         return cls(float(layers * (4 * d * d + 4 * d * kv + 6 * d * ff)), layers * 4 * d * share)
 
     def flops(self, num_tokens: ArrayLike, *, cached_tokens: ArrayLike = 0) -> Seconds:
@@ -147,7 +147,7 @@ class PrefillFlops:
         >>> round(float(layer.time(GPUS["h100"].flops_per_second * 0.5).seconds(1024)) * 1e3, 3)
         3.612
         """
-        rate = as_real("flops_per_second", flops_per_second, low=0.0, open_low=True)
+        rate = as_amount("flops_per_second", flops_per_second, low=0.0, open_low=True)
         return PrefillTime(start_s, self.per_token / rate, self.per_pair / rate, source)
 
 
@@ -177,7 +177,7 @@ class PrefillTime:
     def __post_init__(self) -> None:
         """Check the figures."""
         for name in ("start_s", "per_token_s", "per_pair_s"):
-            as_real(name, getattr(self, name), low=0.0)
+            as_amount(name, getattr(self, name), low=0.0)
 
     def seconds(self, num_tokens: ArrayLike, *, cached_tokens: ArrayLike = 0) -> Seconds:
         """Return how long prefills take.
@@ -247,7 +247,7 @@ def chunk_ends(num_tokens: int, chunk_tokens: int, *, cached_tokens: int = 0) ->
     array([0., 2., 4., 5.])
     """
     total, chunk = as_positive_int("num_tokens", num_tokens), as_positive_int("chunk_tokens", chunk_tokens)
-    cached = as_real("cached_tokens", cached_tokens, low=0.0)
+    cached = as_amount("cached_tokens", cached_tokens, low=0.0)
     if cached >= total:
         raise ValueError(f"cached_tokens must be less than num_tokens, {total}: got {cached_tokens}")
     return np.append(np.arange(cached, total, chunk), total).astype(np.float64)
@@ -256,8 +256,8 @@ def chunk_ends(num_tokens: int, chunk_tokens: int, *, cached_tokens: int = 0) ->
 def _per_prompt(
     start: float, per_token: float, per_pair: float, num_tokens: ArrayLike, cached_tokens: ArrayLike
 ) -> Seconds:
-    tokens = as_floats("num_tokens", num_tokens, low=0.0)
-    cached = as_floats("cached_tokens", cached_tokens, low=0.0)
+    tokens = as_amounts("num_tokens", num_tokens, low=0.0)
+    cached = as_amounts("cached_tokens", cached_tokens, low=0.0)
     shape = check_broadcast("num_tokens and cached_tokens", tokens.shape, cached.shape)
     too_many = cached > tokens
     if too_many.any():
@@ -301,7 +301,7 @@ def fit_prefill(num_tokens: ArrayLike, seconds: ArrayLike, *, cached_tokens: Arr
     >>> round(found.model.per_pair_s, 13), found.fit.max_relative_error < 1e-9
     (5e-10, True)
     """
-    tokens = as_floats("num_tokens", num_tokens, low=0.0)
+    tokens = as_amounts("num_tokens", num_tokens, low=0.0)
     fresh = _per_prompt(0.0, 1.0, 0.0, tokens, cached_tokens)
     pairs = _per_prompt(0.0, 0.0, 1.0, tokens, cached_tokens)
     fit = fit_costs(seconds, start=np.ones(fresh.shape), tokens=fresh, pairs=pairs)
@@ -337,7 +337,7 @@ class DecodeTime:
     def __post_init__(self) -> None:
         """Check the figures."""
         for name in ("base_s", "per_request_s", "per_token_s"):
-            as_real(name, getattr(self, name), low=0.0)
+            as_amount(name, getattr(self, name), low=0.0)
 
     @classmethod
     def of_gpu(
@@ -352,9 +352,9 @@ class DecodeTime:
         >>> round(model.base_s * 1e3, 3)
         4.776
         """
-        weights = as_real("weight_bytes", weight_bytes, low=0.0)
-        kv = as_real("kv_bytes_per_token", kv_bytes_per_token, low=0.0)
-        flops = as_real("flops_per_token", flops_per_token, low=0.0)
+        weights = as_amount("weight_bytes", weight_bytes, low=0.0)
+        kv = as_amount("kv_bytes_per_token", kv_bytes_per_token, low=0.0)
+        flops = as_amount("flops_per_token", flops_per_token, low=0.0)
         memory = gpu.bytes_per_second
         return cls(start_s + weights / memory, flops / gpu.flops_per_second, kv / memory, gpu.source)
 
@@ -373,8 +373,8 @@ class DecodeTime:
         ndarray of float64
             0 for a batch of no requests.
         """
-        requests = as_floats("num_requests", num_requests, low=0.0)
-        context = as_floats("context_tokens", context_tokens, low=0.0)
+        requests = as_amounts("num_requests", num_requests, low=0.0)
+        context = as_amounts("context_tokens", context_tokens, low=0.0)
         check_broadcast("num_requests and context_tokens", requests.shape, context.shape)
         step = self.base_s + self.per_request_s * requests + self.per_token_s * context
         return np.where(requests > 0.0, step, 0.0)
@@ -399,7 +399,7 @@ def fit_decode(num_requests: ArrayLike, context_tokens: ArrayLike, *, seconds: A
     >>> round(found.model.per_request_s, 9)
     0.0001
     """
-    requests = as_floats("num_requests", num_requests, low=0.0, open_low=True)
-    context = as_floats("context_tokens", context_tokens, low=0.0)
+    requests = as_amounts("num_requests", num_requests, low=0.0, open_low=True)
+    context = as_amounts("context_tokens", context_tokens, low=0.0)
     fit = fit_costs(seconds, base=np.ones(requests.shape), requests=requests, context=context)
     return DecodeFit(DecodeTime(*fit.costs.tolist()), fit)

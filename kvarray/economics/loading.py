@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Flags, Seconds, as_floats, as_real, check_broadcast, refuse
+from kvarray.arrays import Flags, Seconds, as_amount, as_amounts, check_broadcast, refuse
 from kvarray.economics.latency import PrefillTime
 from kvarray.link import Link
 
@@ -35,8 +35,8 @@ def overlapped_seconds(compute_s: ArrayLike, load_s: ArrayLike, *, overlap_effic
     >>> overlapped_seconds(4.0, 1.0, overlap_efficiency=[0.0, 0.5, 1.0])
     array([5. , 4.5, 4. ])
     """
-    compute, load = as_floats("compute_s", compute_s, low=0.0), as_floats("load_s", load_s, low=0.0)
-    efficiency = as_floats("overlap_efficiency", overlap_efficiency, low=0.0)
+    compute, load = as_amounts("compute_s", compute_s, low=0.0), as_amounts("load_s", load_s, low=0.0)
+    efficiency = as_amounts("overlap_efficiency", overlap_efficiency, low=0.0)
     refuse("overlap_efficiency", "be 1 or less", efficiency > 1.0, efficiency)
     check_broadcast("compute_s, load_s and overlap_efficiency", compute.shape, load.shape, efficiency.shape)
     return compute + load - efficiency * np.minimum(compute, load)
@@ -118,8 +118,8 @@ def load_or_recompute(
     >>> both.load_s.round(2).tolist(), both.recompute_s.round(2).tolist()
     (0.65, 2.09)
     """
-    kept = as_floats("kept_tokens", kept_tokens, low=0.0)
-    per_token = as_real("kv_bytes_per_token", kv_bytes_per_token, low=0.0, open_low=True)
+    kept = as_amounts("kept_tokens", kept_tokens, low=0.0)
+    per_token = as_amount("kv_bytes_per_token", kv_bytes_per_token, low=0.0, open_low=True)
     busy_link, busy_gpu = _as_load("link_load", link_load), _as_load("compute_load", compute_load)
     rest = prefill.seconds(num_tokens, cached_tokens=kept) / (1.0 - busy_gpu)
     load = link.seconds(kept * per_token) / (1.0 - busy_link)
@@ -163,7 +163,7 @@ def break_even_tokens(
     >>> break_even_tokens(prefill, link, kv_bytes_per_token=262144, link_load=[0.0, 0.9])
     array([  99., 6236.])
     """
-    per_token = as_real("kv_bytes_per_token", kv_bytes_per_token, low=0.0, open_low=True)
+    per_token = as_amount("kv_bytes_per_token", kv_bytes_per_token, low=0.0, open_low=True)
     busy_link, busy_gpu = _as_load("link_load", link_load), _as_load("compute_load", compute_load)
     check_broadcast("link_load and compute_load", busy_link.shape, busy_gpu.shape)
     per_fragment = link.alpha_s / link.fragment_bytes if link.fragment_bytes else 0.0
@@ -175,13 +175,15 @@ def break_even_tokens(
     # curve p^2 + (gain - slope) p - start = 0, by the form of its larger root that does not cancel
     lead = gain - slope
     root = np.sqrt(lead * lead + 4.0 * curve * start)
-    rising = np.divide(2.0 * start, lead + root, out=np.full(lead.shape, np.inf), where=(lead > 0.0))
-    falling = np.divide(root - lead, 2.0 * curve, out=np.full(lead.shape, np.inf), where=(lead <= 0.0) & (curve > 0.0))
+    never = np.full(lead.shape, np.inf)
+    with np.errstate(over="ignore"):  # a curve so flat that no prompt is long enough
+        rising = np.divide(2.0 * start, lead + root, out=never.copy(), where=lead > 0.0)
+        falling = np.divide(root - lead, 2.0 * curve, out=never, where=(lead <= 0.0) & (curve > 0.0))
     never_loses = (start == 0.0) & (lead >= 0.0)
     return np.where(never_loses, 0.0, np.ceil(np.where(lead > 0.0, rising, falling)))
 
 
 def _as_load(name: str, load: ArrayLike) -> Seconds:
-    array = as_floats(name, load, low=0.0)
+    array = as_amounts(name, load, low=0.0)
     refuse(name, "be less than 1", array >= 1.0, array)
     return array

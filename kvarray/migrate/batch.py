@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_floats, as_ints, check_broadcast, check_offsets, refuse
+from kvarray.arrays import Ids, Seconds, as_amounts, as_ints, check_broadcast, check_offsets, refuse
 from kvarray.errors import InvariantError
 from kvarray.migrate.engine import Transfer
 from kvarray.migrate.schedule import mix_timelines
@@ -152,57 +152,54 @@ def schedule_batch(
         raise ValueError(f"name must be one of {', '.join(get_args(ScheduleName))}: got {name!r}")
     arrival = as_arrivals(arrival_s)
     offsets = _as_rows(piece_offsets, piece_bytes, arrival)
-    size, prefill = as_floats("piece_bytes", piece_bytes, low=0.0), as_floats("prefill_s", prefill_s, low=0.0)
-    decode = as_floats("decode_s", decode_s, low=0.0)
+    size, prefill = as_amounts("piece_bytes", piece_bytes, low=0.0), as_amounts("prefill_s", prefill_s, low=0.0)
+    decode = as_amounts("decode_s", decode_s, low=0.0)
     check_broadcast("piece_bytes and prefill_s", size.shape, prefill.shape)
     check_broadcast("arrival_s and decode_s", arrival.shape, decode.shape)
     prefill = np.broadcast_to(prefill, np.broadcast_shapes(prefill.shape, size.shape[-1:]))
 
     computed = serial_timeline(prefill, ready_s=arrival[..., row_ids(offsets)])
-    last_computed = computed.finish_s[..., offsets[1:] - 1]  # [..., B]
-    together = last_computed[..., row_ids(offsets)]
     if name == "sequential":
-        transfer = scheduler.engine.transfer(size, ready_s=together)
+        transfer = scheduler.engine.transfer(size, ready_s=_all_computed(computed, offsets))
         return _rows(name, arrival, computed, transfer, offsets, decode)
     transfer = scheduler.engine.transfer(size, ready_s=computed.finish_s)
     ideal = _rows(name, arrival, computed, transfer, offsets, decode)
     if (scheduler.overlap_efficiency == 1.0).all():
         return ideal
-    again = scheduler.engine.transfer(size, ready_s=together, streams=transfer.timeline.resource)
+    streams = transfer.timeline.resource
+    again = scheduler.engine.transfer(size, ready_s=_all_computed(computed, offsets), streams=streams)
     without: ScheduleName = "sequential" if name == "pipelined" else "chunked"  # as many steps, behind all pieces
     serial = _rows(without, arrival, computed, again, offsets, decode)
     return _mix(serial, ideal, scheduler.overlap_efficiency)
 
 
+def _all_computed(computed: Timeline, offsets: Ids) -> Seconds:
+    """Return for each piece, shape [..., N], when the last piece of its request is computed."""
+    return computed.finish_s[..., np.repeat(offsets[1:] - 1, np.diff(offsets))]
+
+
 def _rows(
     name: ScheduleName, arrival: Seconds, computed: Timeline, transfer: Transfer, offsets: Ids, decode: Seconds
 ) -> BatchSchedule:
-    """Decode every request behind its pieces."""
-    first_token, finish = _decode(name, transfer.arrive_s, offsets, decode)
-    free_first_token, _ = _decode(name, computed.finish_s, offsets, decode)
-    return BatchSchedule(
-        arrival,
-        computed.finish_s[..., offsets[1:] - 1],
-        _row_max(transfer.arrive_s, offsets),
-        first_token,
-        finish,
-        free_first_token,
-        computed,
-        transfer,
-    )
-
-
-def _decode(name: ScheduleName, arrive: Seconds, offsets: Ids, decode: Seconds) -> tuple[Seconds, Seconds]:
-    """First token and end of every request whose pieces are there at `arrive`, shape [..., N]."""
+    """Decode every request behind its pieces, and behind pieces that are moved in no time."""
     num_pieces = np.diff(offsets)
+    prefilled, arrived = computed.finish_s[..., offsets[1:] - 1], _row_max(transfer.arrive_s, offsets)
     if name in ("sequential", "chunked"):
-        first = _row_max(arrive, offsets) + decode
-        return first, first + decode * (num_pieces - 1) if name == "sequential" else first
-    step = decode if name == "pipelined" else decode / num_pieces
-    step = np.broadcast_to(step, (*step.shape[:-1], len(num_pieces)))
-    to_go = np.repeat(offsets[1:], num_pieces) - np.arange(offsets[-1])  # steps from each piece on
-    finish = _row_max(arrive + step[..., row_ids(offsets)] * to_go, offsets)
-    return (arrive[..., offsets[:-1]] + decode, finish) if name == "pipelined" else (finish, finish)
+        first, free_first = arrived + decode, prefilled + decode
+        finish = first + decode * (num_pieces - 1) if name == "sequential" else first
+    else:
+        step = np.broadcast_to(decode, (*decode.shape[:-1], len(num_pieces)))
+        step = step if name == "pipelined" else step / num_pieces
+        to_go = np.repeat(offsets[1:], num_pieces) - np.arange(offsets[-1])  # steps from each piece on
+        rest = step[..., row_ids(offsets)] * to_go
+        first = finish = _row_max(transfer.arrive_s + rest, offsets)
+        if name == "pipelined":
+            first, free_first = (
+                column[..., offsets[:-1]] + decode for column in (transfer.arrive_s, computed.finish_s)
+            )
+        else:
+            free_first = _row_max(computed.finish_s + rest, offsets)
+    return BatchSchedule(arrival, prefilled, arrived, first, finish, free_first, computed, transfer)
 
 
 def _row_max(column: Seconds, offsets: Ids) -> Seconds:

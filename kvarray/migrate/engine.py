@@ -19,7 +19,18 @@ from typing import Literal, NoReturn, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Flags, Ids, Seconds, as_floats, as_ids, as_positive_int, as_real, check_broadcast
+from kvarray.arrays import (
+    Flags,
+    Ids,
+    Seconds,
+    as_amount,
+    as_amounts,
+    as_floats,
+    as_ids,
+    as_int,
+    as_positive_int,
+    check_broadcast,
+)
 from kvarray.errors import InvariantError, TransferError
 from kvarray.link import Link
 from kvarray.timeline import Timeline, assigned_timeline, least_loaded_timeline, round_robin_timeline
@@ -156,10 +167,12 @@ class TransferEngine:
         self.num_streams = as_positive_int(
             "num_streams", self.bytes_per_second.shape[-1] if num_streams is None else num_streams
         )
-        self.fragment_bytes = None if fragment_bytes is None else as_positive_int("fragment_bytes", fragment_bytes)
+        self.fragment_bytes = (
+            None if fragment_bytes is None else as_int("fragment_bytes", fragment_bytes, low=1, high=2**63)
+        )
         self.assignment = assignment
         self.stream_node = None if stream_node is None else as_ids("stream_node", stream_node, 2**31)
-        self.numa_penalty = as_real("numa_penalty", numa_penalty, low=1.0)
+        self.numa_penalty = as_amount("numa_penalty", numa_penalty, low=1.0)
         fail = np.array(as_floats("fail_s", fail_s, low=0.0, finite=False))
         self.fail_s = np.broadcast_to(fail, (self.num_streams,)) if fail.ndim == 0 else fail
         self._check_streams()
@@ -300,7 +313,7 @@ class TransferEngine:
     def _as_blocks(
         self, block_bytes: ArrayLike, ready_s: ArrayLike, block_node: ArrayLike | None
     ) -> tuple[Seconds, Seconds, Ids | None]:
-        size, ready = as_floats("block_bytes", block_bytes, low=0.0), as_floats("ready_s", ready_s)
+        size, ready = as_amounts("block_bytes", block_bytes, low=0.0), as_amounts("ready_s", ready_s)
         if size.ndim == 0:
             raise ValueError("block_bytes must have an axis of blocks: got one number")
         ready = ready[None] if ready.ndim == 0 else ready
@@ -314,6 +327,8 @@ class TransferEngine:
             if self.numa_penalty != 1.0:
                 raise ValueError("block_node must be given, since streams on another NUMA node are slower")
             return size, ready, None
+        if self.stream_node is None:
+            raise ValueError("block_node needs an engine with stream_node, the NUMA node of each stream")
         node = as_ids("block_node", block_node, 2**31)
         if len(node) != num_blocks:
             raise ValueError(f"block_node must have one item for each of {num_blocks} blocks: got {len(node)}")
@@ -387,7 +402,7 @@ _ALWAYS = np.array([-np.inf])
 
 
 def _per_stream(name: str, figures: ArrayLike, *, open_low: bool = False) -> Seconds:
-    array = np.atleast_1d(np.array(as_floats(name, figures, low=0.0, open_low=open_low)))
+    array = np.atleast_1d(np.array(as_amounts(name, figures, low=0.0, open_low=open_low)))
     array.setflags(write=False)
     return array
 

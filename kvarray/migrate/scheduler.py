@@ -24,7 +24,7 @@ block by block consumption would reach, layered is what layer-wise connectors do
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Seconds, as_floats, as_positive_int, check_broadcast, refuse
+from kvarray.arrays import Seconds, as_amounts, as_positive_int, check_broadcast, refuse
 from kvarray.migrate.engine import Transfer, TransferEngine
 from kvarray.migrate.schedule import Schedule, mix
 from kvarray.timeline import Timeline, serial_timeline
@@ -58,7 +58,7 @@ class PDScheduler:
 
     def __init__(self, engine: TransferEngine, *, overlap_efficiency: ArrayLike = 1.0) -> None:
         self.engine = engine
-        self.overlap_efficiency = as_floats("overlap_efficiency", overlap_efficiency, low=0.0)
+        self.overlap_efficiency = as_amounts("overlap_efficiency", overlap_efficiency, low=0.0)
         refuse("overlap_efficiency", "be 1 or less", self.overlap_efficiency > 1.0, self.overlap_efficiency)
         if engine.numa_penalty != 1.0:
             raise ValueError("engine must have no NUMA penalty, since pieces of a schedule have no node")
@@ -266,7 +266,7 @@ def _end(computed: Timeline) -> Seconds:
 
 def _as_pieces(name: str, num_bytes: ArrayLike, prefill_s: ArrayLike) -> tuple[Seconds, Seconds]:
     """Return bytes and prefill times of the pieces, which are of one number."""
-    size, prefill = as_floats(name, num_bytes, low=0.0), as_floats("prefill_s", prefill_s, low=0.0)
+    size, prefill = as_amounts(name, num_bytes, low=0.0), as_amounts("prefill_s", prefill_s, low=0.0)
     if size.ndim == 0 or size.shape[-1] == 0:
         raise ValueError(f"{name} must have one item or more: got shape {size.shape}")
     check_broadcast(f"{name} and prefill_s", size.shape, prefill.shape)
@@ -276,7 +276,7 @@ def _as_pieces(name: str, num_bytes: ArrayLike, prefill_s: ArrayLike) -> tuple[S
 
 
 def _as_steps(decode_s: ArrayLike, num_steps: int) -> Seconds:
-    decode = as_floats("decode_s", decode_s, low=0.0)
+    decode = as_amounts("decode_s", decode_s, low=0.0)
     if decode.ndim == 0:
         return np.broadcast_to(decode, (num_steps,))
     if decode.shape[-1] == 0:

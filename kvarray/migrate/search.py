@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_floats, as_ints, check_broadcast
+from kvarray.arrays import Ids, Seconds, as_amounts, as_ints, check_broadcast
 from kvarray.economics.latency import PrefillTime, chunk_ends
 from kvarray.migrate.scheduler import PDScheduler
 
@@ -76,8 +76,8 @@ def overlap_bandwidth(piece_bytes: ArrayLike, compute_s: ArrayLike, *, overhead_
     >>> overlap_bandwidth([4e6, 4e6, 4e6], [2e-3, 2e-3, 2e-3]).tolist()
     2000000000.0
     """
-    size, compute = as_floats("piece_bytes", piece_bytes, low=0.0), as_floats("compute_s", compute_s, low=0.0)
-    overhead = as_floats("overhead_s", overhead_s, low=0.0)
+    size, compute = as_amounts("piece_bytes", piece_bytes, low=0.0), as_amounts("compute_s", compute_s, low=0.0)
+    overhead = as_amounts("overhead_s", overhead_s, low=0.0)
     shape = check_broadcast("piece_bytes, compute_s and overhead_s", size.shape, compute.shape, overhead.shape)
     if not shape or shape[-1] < 2:
         raise ValueError(f"piece_bytes must have two pieces or more, one to hide behind another: got shape {shape}")

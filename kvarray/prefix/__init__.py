@@ -1,6 +1,7 @@
 """The radix prefix cache: `RadixTree` and what its operations return."""
 
 from kvarray.prefix.results import (
+    CLEARED,
     REMOVED,
     SPLIT,
     STORED,
@@ -15,6 +16,7 @@ from kvarray.prefix.results import (
 from kvarray.prefix.tree import RadixTree
 
 __all__ = [
+    "CLEARED",
     "REMOVED",
     "SPLIT",
     "STORED",

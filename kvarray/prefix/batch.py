@@ -1,7 +1,7 @@
 """Batches of prompts on the engine of a tree."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from kvarray.prefix.saving import load_state, state_arrays
 from kvarray.prefix.walk import Walks, walk
 from kvarray.ragged import lengths_to_offsets, ranges
 
-__all__ = ["insert_rows", "serve_rows", "use_rows", "values_of_rows"]
+__all__ = ["Prompts", "all_or_none", "use_rows", "values_of_rows"]
 
 _Result = TypeVar("_Result")
 
@@ -60,56 +60,45 @@ def use_rows(engine: Engine, found: Walks, tokens: Ids, offsets: Ids, namespaces
     return last
 
 
-def insert_rows(
-    engine: Engine,
-    tokens: Ids,
-    offsets: Ids,
-    values: Ids,
-    value_offsets: Ids,
-    namespaces: Sequence[str | None],
-    priorities: Ids,
-) -> Ids:
-    """Insert prompts one by one and return how many tokens of each were there."""
-    cuts, value_cuts, ranks = offsets.tolist(), value_offsets.tolist(), priorities.tolist()
+class Prompts(NamedTuple):
+    """Prompts to insert, checked.
 
-    def insert(row: int) -> int:
-        row_values = values[value_cuts[row] : value_cuts[row + 1]]
-        return engine.insert(tokens[cuts[row] : cuts[row + 1]], row_values, namespaces[row], ranks[row])
+    Parameters
+    ----------
+    tokens, values : ndarray of int64
+        Of all prompts, one prompt after the other.
+    offsets, value_offsets : ndarray of int64, shape (B + 1,)
+        Where those of each prompt begin and end.
+    namespaces : sequence of (str or None), length B
+        Namespace of each prompt.
+    """
 
-    return np.array(_all_or_none(engine, offsets, insert), dtype=np.int64)
-
-
-def serve_rows(
-    engine: Engine,
-    tokens: Ids,
-    offsets: Ids,
-    values: Ids,
-    value_offsets: Ids,
-    namespaces: Sequence[str | None],
-    limit: int,
-) -> tuple[Ids, Ids]:
-    """Match, insert and cut to `limit` tokens, row by row; return how many were there and how many were evicted."""
-    cuts, value_cuts = offsets.tolist(), value_offsets.tolist()
-
-    def serve(row: int) -> tuple[int, int]:
-        row_values = values[value_cuts[row] : value_cuts[row + 1]]
-        return engine.serve(tokens[cuts[row] : cuts[row + 1]], row_values, namespaces[row], limit)
-
-    pairs = np.array(_all_or_none(engine, offsets, serve), dtype=np.int64).reshape(-1, 2)
-    return pairs[:, 0].copy(), pairs[:, 1].copy()
+    tokens: Ids
+    offsets: Ids
+    values: Ids
+    value_offsets: Ids
+    namespaces: Sequence[str | None]
 
 
-def _all_or_none(engine: Engine, offsets: Ids, insert: Callable[[int], _Result]) -> list[_Result]:
-    """Call `insert` for each row and return its results; where a row finds no room, undo all and name it."""
-    lengths = np.diff(offsets)
+def all_or_none(
+    engine: Engine, prompts: Prompts, insert: Callable[[int, Ids, Ids, str | None], _Result]
+) -> list[_Result]:
+    """Call `insert` (row, tokens, values, namespace) for each prompt and return the results.
+
+    Where a prompt finds no room, all is undone and the error names its row.
+    """
+    longest = int(np.diff(prompts.offsets).max(initial=0))
     # Where even the longest prompt finds room beside the locks, no row can fail; else be ready to go back.
-    can_fail = int(lengths.max(initial=0)) + engine.protected > engine.nodes.capacity
+    can_fail = longest + engine.protected > engine.nodes.capacity
     saved = state_arrays(engine) if can_fail else None
     mark = engine.recorder.mark() if engine.recorder else 0
+    cuts, value_cuts = prompts.offsets.tolist(), prompts.value_offsets.tolist()
     results: list[_Result] = []
     try:
-        for row in range(len(lengths)):
-            results.append(insert(row))
+        for row, name in enumerate(prompts.namespaces):
+            tokens = prompts.tokens[cuts[row] : cuts[row + 1]]
+            values = prompts.values[value_cuts[row] : value_cuts[row + 1]]
+            results.append(insert(row, tokens, values, name))
     except CapacityError as error:
         assert saved is not None  # locks only grow fewer in a batch
         load_state(engine, saved)

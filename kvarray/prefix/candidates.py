@@ -207,7 +207,7 @@ class Candidates:
 
     def _file_noted(self) -> None:
         """File what was noted and is a candidate."""
-        noted, self._noted = self._noted, {}
+        noted = self._noted
         if len(noted) <= _FEW:
             parent, num_children, lock_count = self.nodes.parent, self.nodes.num_children, self.nodes.lock_count
             for node in noted:
@@ -216,6 +216,7 @@ class Candidates:
         else:
             rows = np.fromiter(noted, dtype=np.int64, count=len(noted))
             self._file_many(rows[self.are_candidates(rows)])
+        noted.clear()
         if len(self._queue) + len(self._heap) > 2 * self._num_filed + _MANY:
             self._drop_stale()
 

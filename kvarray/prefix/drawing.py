@@ -29,7 +29,7 @@ def _children(nodes: Nodes, rows: np.ndarray, parent: int, indent: str) -> list[
     def order(node: int) -> tuple[str, list[int]]:
         offset = nodes.edge_offset[node]
         page = nodes.pool[offset : offset + nodes.page_size].tolist()
-        return nodes.namespaces.name_of(nodes.namespace[node]) or "", page
+        return nodes.name_of(node) or "", page
 
     if not nodes.num_children[parent]:
         return []
@@ -43,7 +43,7 @@ def _label(nodes: Nodes, node: int, max_tokens: int) -> str:
     tokens = [str(token) for token in nodes.pool[offset : offset + min(length, max_tokens)].tolist()]
     if length > max_tokens:
         tokens[-2:] = ["..", str(nodes.pool[offset + length - 1])]
-    name = nodes.namespaces.name_of(nodes.namespace[node]) if nodes.parent[node] == ROOT else None
+    name = nodes.name_of(node) if nodes.parent[node] == ROOT else None
     prefix = f"[{name}] " if name is not None else ""
     suffix = f", {locks} lock{'s' if locks > 1 else ''}" if locks else ""
     return f"{prefix}{' '.join(tokens)} ({length}{suffix})"

@@ -73,7 +73,7 @@ class Engine:
         self.candidates.rebuild()
         self._empty()
         if self.recorder:
-            self.recorder.forget(0)
+            self.recorder.cleared(self.tick)
 
     def enlarge(self, capacity: int) -> None:
         """Make room for more tokens."""
@@ -234,34 +234,36 @@ class Engine:
         """Evict and return what went: node, depth, offset in the pool, length. The pool still holds it."""
         nodes, candidates = self.nodes, self.candidates
         parent, num_children, lock_count = nodes.parent, nodes.num_children, nodes.lock_count
-        is_whole = candidates.whole_leaves
+        depth, edge_offset, edge_length = nodes.depth, nodes.edge_offset, nodes.edge_length
+        page, best, withdraw = nodes.page_size, candidates.best, candidates.withdraw
+        is_whole, page_by_page = candidates.whole_leaves, candidates.trim_changes_key
         gone: list[tuple[int, int, int, int]] = []
         removed: list[int] = []
         freed = 0
         while freed < num_tokens:
-            node = candidates.best()
+            node = best()
             if node < 0:
                 break
-            length = size = nodes.edge_length[node]
+            length = size = edge_length[node]
             if not is_whole:
-                size = nodes.page_size if candidates.trim_changes_key else num_tokens - freed
-                size = min(-(-size // nodes.page_size) * nodes.page_size, length)
-            gone.append((node, nodes.depth[node], nodes.edge_offset[node] + length - size, size))
+                wanted = 1 if page_by_page else num_tokens - freed
+                size = min(wanted + -wanted % page, length)
+            gone.append((node, depth[node], edge_offset[node] + length - size, size))
             freed += size
             if size < length:
                 nodes.trim(node, size)
-                if candidates.trim_changes_key:
+                if page_by_page:
                     candidates.file(node)
                 continue
             removed.append(node)
-            candidates.withdraw(node)
+            withdraw(node)
             above = parent[node]
             num_children[above] -= 1
-            if num_children[above] == 0 and lock_count[above] == 0 and above != ROOT:
+            if above and num_children[above] == 0 and lock_count[above] == 0:
                 candidates.file(above)
         if self.recorder:
-            for node, depth, _, size in gone:
-                self.recorder.removed(self.tick, node, parent[node], depth - size, size)
+            for node, end, _, size in gone:
+                self.recorder.removed(self.tick, nodes, node, end - size, size)
         nodes.remove(removed)
         self.cached -= freed
         self.counts["evicted_nodes"] += len(removed)

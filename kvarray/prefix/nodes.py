@@ -18,7 +18,7 @@ from kvarray.arrays import NO_NODE, Hashes, Ids
 from kvarray.index import HashIndex
 from kvarray.ragged import lengths_to_offsets, ranges
 
-__all__ = ["COLUMNS", "FREE_NODE", "NO_NAMESPACE", "ROOT", "WIDE", "Namespaces", "Nodes"]
+__all__ = ["COLUMNS", "FREE_NODE", "MAX_PAGES", "NO_NAMESPACE", "ROOT", "WIDE", "Namespaces", "Nodes"]
 
 ROOT = 0
 """Row of the root."""
@@ -26,6 +26,8 @@ FREE_NODE = -2
 """Parent of a row that holds no node."""
 NO_NAMESPACE = -1
 """Id of a namespace under which nothing is cached."""
+MAX_PAGES = 2**29 - 1
+"""Pages of the largest tree, plus one: the index has room for so many rows."""
 WIDE = 128
 """Tokens of an edge that a batch compares at once; the pool has so many to spare at its end."""
 
@@ -297,6 +299,10 @@ class Nodes:
             return self.free_rows.pop()
         self.num_rows += 1
         return self.num_rows - 1
+
+    def name_of(self, node: int) -> str | None:
+        """Return the name of a node's namespace."""
+        return self.namespaces.name_of(self.namespace[node])
 
     # Values
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kvarray.arrays import Ids
 
 __all__ = [
+    "CLEARED",
     "REMOVED",
     "SPLIT",
     "STORED",
@@ -24,6 +25,9 @@ SPLIT = 1
 """Event: a node was put above the first tokens of an edge; `node` is the new one, `other` the one below it."""
 REMOVED = 2
 """Event: the last tokens of a leaf went; all of them where `start` is the depth of its parent."""
+
+CLEARED = 3
+"""Event: everything went at once, by a reset or a restore; what a restore brought follows as `STORED`."""
 
 
 class Match(NamedTuple):
@@ -80,7 +84,7 @@ class ServedBatch:
     evicted_tokens: Ids
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lock:
     """Handle of a locked path.
 
@@ -137,13 +141,15 @@ class TreeEvents:
     Parameters
     ----------
     kind : ndarray of int64, shape (K,)
-        `STORED`, `SPLIT` or `REMOVED`.
+        `STORED`, `SPLIT`, `REMOVED` or `CLEARED`.
     tick : ndarray of int64, shape (K,)
         Tick of the operation.
     node, other : ndarray of int64, shape (K,)
         The node; its parent (`STORED`, `REMOVED`) or the node below it (`SPLIT`).
     start, length : ndarray of int64, shape (K,)
         Tokens of the path before what was added, split off on top or removed, and tokens of that.
+    namespaces : tuple of (str or None), length K
+        Namespace of the node.
     tokens : ndarray of int64
         Tokens of what was stored, one event after the other.
     token_offsets : ndarray of int64, shape (K + 1,)
@@ -156,6 +162,7 @@ class TreeEvents:
     other: Ids
     start: Ids
     length: Ids
+    namespaces: tuple[str | None, ...]
     tokens: Ids
     token_offsets: Ids
 
@@ -164,7 +171,7 @@ class TreeEvents:
         return len(self.kind)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TreeStats:
     """Counts since construction or the last reset, and what is there now.
 

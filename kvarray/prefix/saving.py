@@ -10,6 +10,27 @@ from kvarray.prefix.engine import COUNTS, Engine
 
 __all__ = ["check_snapshot", "load_state", "state_arrays"]
 
+_NAMES = (
+    "capacity",
+    "clock",
+    "count_uses",
+    "counts",
+    "free_rows",
+    "granularity",
+    "locks",
+    "namespace_counts",
+    "namespace_free",
+    "namespace_names",
+    "nodes",
+    "page_size",
+    "pins",
+    "policy",
+    "refresh",
+    "tokens",
+    "values",
+    "values_per",
+)
+
 
 def state_arrays(engine: Engine) -> dict[str, Any]:
     """Return the whole state as arrays."""
@@ -36,6 +57,9 @@ def check_snapshot(snapshot: Mapping[str, Any], engine: Engine | None = None) ->
     """Raise `ValueError` unless a snapshot is one of a tree, and of one that fits the engine if that is given."""
     if "kind" not in snapshot or str(snapshot["kind"]) != "RadixTree":
         raise ValueError("snapshot must be what RadixTree.snapshot or save gave")
+    missing = [name for name in _NAMES if name not in snapshot]
+    if missing:
+        raise ValueError(f"snapshot must be whole: it lacks {', '.join(missing)}")
     if engine is None:
         return
     wanted = {"page_size": engine.nodes.page_size, "values_per": engine.values_per}

@@ -21,42 +21,41 @@ Left out: what HiCache keeps of a node on the host or on disk (see `kvarray.Tier
 from collections.abc import Mapping, Sequence
 from heapq import heappush
 from os import PathLike
-from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import NO_NODE, Ids, as_int, as_ints, as_positive_int, check_offsets, refuse
+from kvarray.arrays import Ids, as_int, as_ints, as_positive_int
 from kvarray.errors import BlockStateError
 from kvarray.policies import POLICIES, Policy
-from kvarray.prefix.batch import insert_rows, serve_rows, use_rows, values_of_rows
-from kvarray.prefix.checks import check_candidates, check_counts, check_locks, check_nodes
-from kvarray.prefix.drawing import draw_tree
+from kvarray.prefix.batch import Prompts, all_or_none, use_rows, values_of_rows
 from kvarray.prefix.engine import Engine
-from kvarray.prefix.nodes import ROOT
-from kvarray.prefix.results import Evicted, Lock, Match, MatchBatch, ServedBatch, TreeEvents, TreeStats
-from kvarray.prefix.saving import check_snapshot, load_state, state_arrays
-from kvarray.prefix.walk import Walk, Walks, walk, walk_batch
+from kvarray.prefix.nodes import MAX_PAGES, ROOT
+from kvarray.prefix.results import Evicted, Lock, Match, MatchBatch, ServedBatch, TreeEvents
+from kvarray.prefix.saving import check_snapshot, load_state
+from kvarray.prefix.view import TreeView, check_namespace
 from kvarray.ragged import lengths_to_offsets, ranges
 
 __all__ = ["RadixTree"]
 
 
-class RadixTree:
+class RadixTree(TreeView):
     """A radix tree of cached prompts over columns of nodes.
 
     Parameters
     ----------
     capacity : int
-        Tokens that may be cached at once, ``>= page_size``; what is left over of a page is not used.
+        Tokens that may be cached at once, ``>= page_size`` and below 2^29 - 1 pages; what is left over of a page is
+        not used.
     page_size : int, optional
         Tokens of a page. Lookups and insertions round down to whole pages, and prompts that differ inside a page
         share nothing of it.
     policy : str or callable, optional
         Which leaf goes first: a name in `POLICIES` or a key function (see `kvarray.policies.keys`) of the columns
         ``last_use``, ``created``, ``uses``, ``priority``, ``length``, ``depth``, ``keep``, ``reach`` and
-        ``namespace``. Ties go to the oldest use, then to the lowest row.
+        ``namespace``. Ties go to the oldest use, then to the lowest row. It must not depend on anything else, nor
+        raise.
     granularity : {"leaf", "page"}, optional
         What goes at once: a whole leaf, or the last page of one.
     refresh : {"matched", "edge"}, optional
@@ -139,7 +138,7 @@ class RadixTree:
         record_events: bool = False,
     ) -> None:
         page_size = as_positive_int("page_size", page_size)
-        capacity = as_int("capacity", capacity, low=page_size)
+        capacity = as_int("capacity", capacity, low=page_size, high=page_size * MAX_PAGES)
         _check_choice("granularity", granularity, ("leaf", "page"))
         _check_choice("refresh", refresh, ("matched", "edge"))
         _check_choice("count_uses", count_uses, ("inserts", "touches"))
@@ -157,117 +156,6 @@ class RadixTree:
             values_per=values_per,
             record_events=record_events,
         )
-
-    # What is there
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that may be cached at once, whole pages."""
-        return self._engine.nodes.capacity
-
-    @property
-    def page_size(self) -> int:
-        """Tokens of a page."""
-        return self._engine.nodes.page_size
-
-    @property
-    def values_per(self) -> str:
-        """What a value is stored for: "token", "page", or "none"."""
-        return self._engine.values_per
-
-    @property
-    def tick(self) -> int:
-        """Operations so far."""
-        return self._engine.tick
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes, the root included."""
-        return self._engine.nodes.num_nodes
-
-    @property
-    def cached_tokens(self) -> int:
-        """Tokens cached."""
-        return self._engine.cached
-
-    @property
-    def protected_tokens(self) -> int:
-        """Tokens that a lock protects."""
-        return self._engine.protected
-
-    @property
-    def evictable_tokens(self) -> int:
-        """Tokens that could be evicted now."""
-        return self._engine.cached - self._engine.protected
-
-    @property
-    def columns(self) -> Mapping[str, Ids]:
-        """Read-only columns by name; see the notes of the class. They follow the tree until `reserve`."""
-        views = {name: column.view() for name, column in self._engine.nodes.columns.items()}
-        for view in views.values():
-            view.flags.writeable = False
-        return MappingProxyType(views)
-
-    def stats(self) -> TreeStats:
-        """Return counts since construction or `reset`, and what is there now; O(nodes)."""
-        live = self._engine.nodes.live()[1:]
-        return TreeStats(
-            **self._engine.counts,
-            compactions=self._engine.nodes.num_compactions,
-            num_nodes=self.num_nodes,
-            num_leaves=int(np.count_nonzero(self._engine.nodes.columns["num_children"][live] == 0)),
-            num_locks=len(self._engine.locks),
-            cached_tokens=self._engine.cached,
-            evictable_tokens=self.evictable_tokens,
-            protected_tokens=self._engine.protected,
-        )
-
-    def tokens_of(self, node: int) -> Ids:
-        """Return the tokens of the path from the root to a node.
-
-        Raises
-        ------
-        ValueError
-            If the row holds no node.
-        """
-        node = as_int("node", node, low=0, high=self._engine.nodes.num_rows)
-        pieces = []
-        while node != ROOT:
-            if self._engine.nodes.parent[node] < ROOT:
-                raise ValueError(f"node must be a row that holds a node: row {node} is free")
-            offset = self._engine.nodes.edge_offset[node]
-            pieces.append(self._engine.nodes.pool[offset : offset + self._engine.nodes.edge_length[node]])
-            node = self._engine.nodes.parent[node]
-        return np.concatenate(pieces[::-1]) if pieces else np.empty(0, dtype=np.int64)
-
-    # Lookups
-
-    def peek(self, tokens: ArrayLike, *, namespace: str | None = None) -> Match:
-        """Return the longest cached prefix of a prompt and change nothing, not even recency.
-
-        Parameters
-        ----------
-        tokens : array_like of int, shape (n,)
-            Token ids, ``>= 0``.
-        namespace : str, optional
-            Prompts of different namespaces share nothing.
-
-        Returns
-        -------
-        Match
-            `node` is the one in whose edge the match ends; it is not split.
-
-        Raises
-        ------
-        TypeError
-            If the tokens are not integers, or the namespace is not a string.
-        ValueError
-            If a token is negative or does not fit 64 bits.
-        """
-        array = as_ints("tokens", tokens)
-        found = self._walk(array, namespace)
-        node = found.lower if found.lower != NO_NODE else found.path[-1] if found.path else ROOT
-        return Match(found.num_tokens, node, self._engine.values_of(found))
 
     def match(self, tokens: ArrayLike, *, namespace: str | None = None) -> Match:
         """Return the longest cached prefix of a prompt and refresh its recency.
@@ -309,37 +197,6 @@ class RadixTree:
         path = self._engine.use(found, len(array))
         self._engine.finish()
         return Match(found.num_tokens, path[-1] if path else ROOT, values)
-
-    def peek_batch(
-        self, tokens: ArrayLike, offsets: ArrayLike, *, namespaces: Sequence[str | None] | None = None
-    ) -> MatchBatch:
-        """Return the longest cached prefix of each prompt and change nothing.
-
-        Parameters
-        ----------
-        tokens : array_like of int, shape (n,)
-            Token ids, ``>= 0``, of all prompts.
-        offsets : array_like of int, shape (B + 1,)
-            Prompt i is ``tokens[offsets[i] : offsets[i + 1]]``.
-        namespaces : sequence of (str or None), length B, optional
-            Namespace of each prompt.
-
-        Returns
-        -------
-        MatchBatch
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `peek`, and if offsets or namespaces do not fit.
-
-        Notes
-        -----
-        Snapshot law, which nothing can tell from the sequential one here. A round of array operations per level.
-        """
-        found, *_ = self._walk_batch(tokens, offsets, namespaces)
-        nodes = np.where(found.lower != NO_NODE, found.lower, found.last)
-        return MatchBatch(found.num_tokens, nodes, *values_of_rows(self._engine, found))
 
     def match_batch(
         self, tokens: ArrayLike, offsets: ArrayLike, *, namespaces: Sequence[str | None] | None = None
@@ -418,7 +275,7 @@ class RadixTree:
         """
         array = as_ints("tokens", tokens, low=0)
         numbers = self._check_values(values, self._num_values(len(array)))
-        _check_namespace("namespace", namespace)
+        check_namespace("namespace", namespace)
         priority = int(as_ints("priority", [as_int("priority", priority)])[0])
         return self._engine.insert(array, numbers, namespace, priority)
 
@@ -455,16 +312,17 @@ class RadixTree:
         -----
         Sequential law: an insertion sees what the earlier rows left. One at a time, therefore.
         """
-        array, bounds, _ = self._check_batch(as_ints("tokens", tokens, low=0), offsets, namespaces)
-        names: Sequence[str | None] = namespaces if namespaces is not None else [None] * (len(bounds) - 1)
-        lengths = np.diff(bounds)
-        value_bounds = lengths_to_offsets(self._num_values(lengths))
-        numbers = self._check_values(values, int(value_bounds[-1]))
-        ranks = as_ints("priorities", priorities if priorities is not None else np.zeros(len(lengths), dtype=np.int64))
-        if len(ranks) != len(lengths):
-            raise ValueError(f"priorities must be one per prompt, {len(lengths)}: got {len(ranks)}")
+        prompts = self._check_prompts(tokens, offsets, values, namespaces)
+        num_rows = len(prompts.namespaces)
+        ranks = as_ints("priorities", priorities if priorities is not None else np.zeros(num_rows, dtype=np.int64))
+        if len(ranks) != num_rows:
+            raise ValueError(f"priorities must be one per prompt, {num_rows}: got {len(ranks)}")
 
-        return insert_rows(self._engine, array, bounds, numbers, value_bounds, names, ranks)
+        insert, priority = self._engine.insert, ranks.tolist()
+        found = all_or_none(
+            self._engine, prompts, lambda row, tokens, values, name: insert(tokens, values, name, priority[row])
+        )
+        return np.array(found, dtype=np.int64)
 
     def serve_batch(
         self,
@@ -509,12 +367,13 @@ class RadixTree:
         >>> served.num_tokens, served.evicted_tokens
         (array([0, 2, 2]), array([0, 1, 1]))
         """
-        array, bounds, _ = self._check_batch(as_ints("tokens", tokens, low=0), offsets, namespaces)
-        names: Sequence[str | None] = namespaces if namespaces is not None else [None] * (len(bounds) - 1)
-        value_bounds = lengths_to_offsets(self._num_values(np.diff(bounds)))
-        numbers = self._check_values(values, int(value_bounds[-1]))
+        prompts = self._check_prompts(tokens, offsets, values, namespaces)
         limit = as_int("limit", limit, low=0)
-        return ServedBatch(*serve_rows(self._engine, array, bounds, numbers, value_bounds, names, limit))
+
+        serve = self._engine.serve
+        pairs = all_or_none(self._engine, prompts, lambda row, tokens, values, name: serve(tokens, values, name, limit))
+        num_tokens, evicted_tokens = np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy()
+        return ServedBatch(num_tokens, evicted_tokens)
 
     # Locks
 
@@ -670,7 +529,7 @@ class RadixTree:
         ValueError
             If `capacity` is below the present one.
         """
-        capacity = as_int("capacity", capacity, low=self.capacity)
+        capacity = as_int("capacity", capacity, low=self.capacity, high=self.page_size * MAX_PAGES)
         self._engine.enlarge(capacity)
 
     def reset(self) -> None:
@@ -689,31 +548,6 @@ class RadixTree:
             raise ValueError("take_events needs a tree made with record_events=True")
         return self._engine.recorder.take()
 
-    def check(self) -> None:
-        """Raise `InvariantError`, naming invariant and rows, unless R1 to R12 hold; O(state), changes nothing."""
-        check_nodes(self._engine.nodes)
-        check_locks(self._engine.nodes, self._engine.locks, self._engine.pins, self._engine.tick)
-        check_counts(self.stats(), self._engine.nodes)
-        check_candidates(self._engine.candidates)
-
-    def to_text(self, *, max_nodes: int = 100, max_tokens: int = 6) -> str:
-        """Return a drawing of the tree: a line per node, edges shortened, locks marked.
-
-        Parameters
-        ----------
-        max_nodes : int, optional
-            Nodes that are drawn, children in order of their first tokens.
-        max_tokens : int, optional
-            Tokens of an edge that are written out before it is shortened, ``>= 2``.
-        """
-        return draw_tree(
-            self._engine.nodes, as_positive_int("max_nodes", max_nodes), as_int("max_tokens", max_tokens, low=2)
-        )
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the whole state as arrays by name, for `restore`; O(state). Events not taken are no part of it."""
-        return state_arrays(self._engine)
-
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Return to a state that `snapshot` gave, of this tree or of one made alike.
 
@@ -727,10 +561,8 @@ class RadixTree:
         """
         check_snapshot(snapshot, self._engine)
         load_state(self._engine, snapshot)
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the whole state to a ``.npz`` file, for `load`."""
-        np.savez_compressed(path, **state_arrays(self._engine))
+        if self._engine.recorder:
+            self._engine.recorder.replaced(self.tick, self._engine.nodes)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, policy: str | Policy | None = None) -> Self:
@@ -760,43 +592,19 @@ class RadixTree:
         load_state(tree._engine, snapshot)
         return tree
 
-    # Checks
-
-    def _walk(self, tokens: Ids, namespace: str | None) -> Walk:
-        """Walk a prompt and check it: tokens that match are valid, because the tree holds no others."""
-        _check_namespace("namespace", namespace)
-        found = walk(self._engine.nodes, tokens, self._engine.nodes.namespaces.id_of(namespace))
-        rest = tokens[found.num_tokens :]
-        if len(rest) and rest.min() < 0:
-            refuse("tokens", "be 0 or more", tokens < 0, tokens)
-        return found
-
-    def _walk_batch(
-        self, tokens: ArrayLike, offsets: ArrayLike, namespaces: Sequence[str | None] | None
-    ) -> tuple[Walks, Ids, Ids, Ids]:
-        """Walk a batch and check it, as `_walk` does; return tokens, offsets and ids of namespaces as well."""
-        array = np.ascontiguousarray(as_ints("tokens", tokens))
-        array, bounds, numbers = self._check_batch(array, offsets, namespaces)
-        found = walk_batch(self._engine.nodes, array, bounds, numbers)
-        if len(array) and found.num_tokens.sum() < len(array) and array.min() < 0:
-            refuse("tokens", "be 0 or more", array < 0, array)
-        return found, array, bounds, numbers
-
-    def _check_batch(
-        self, array: Ids, offsets: ArrayLike, namespaces: Sequence[str | None] | None
-    ) -> tuple[Ids, Ids, Ids]:
-        """Return tokens, offsets and ids of namespaces of a batch."""
-        bounds = as_ints("offsets", offsets)
-        check_offsets("offsets", bounds, len(array))
-        num_rows = len(bounds) - 1
-        if namespaces is None:
-            return array, bounds, np.zeros(num_rows, dtype=np.int64)
-        if isinstance(namespaces, str) or len(namespaces) != num_rows:
-            raise ValueError(f"namespaces must be one per prompt, {num_rows}: got {namespaces!r}")
-        for row, name in enumerate(namespaces):
-            _check_namespace(f"namespaces[{row}]", name)
-        id_of = self._engine.nodes.namespaces.id_of
-        return array, bounds, np.fromiter((id_of(name) for name in namespaces), dtype=np.int64, count=num_rows)
+    def _check_prompts(
+        self,
+        tokens: ArrayLike,
+        offsets: ArrayLike,
+        values: ArrayLike | None,
+        namespaces: Sequence[str | None] | None,
+    ) -> Prompts:
+        """Return a batch to insert, all of it valid."""
+        array, bounds, _ = self._check_batch(as_ints("tokens", tokens, low=0), offsets, namespaces)
+        value_bounds = lengths_to_offsets(self._num_values(np.diff(bounds)))
+        numbers = self._check_values(values, int(value_bounds[-1]))
+        names: Sequence[str | None] = namespaces if namespaces is not None else [None] * (len(bounds) - 1)
+        return Prompts(array, bounds, numbers, value_bounds, names)
 
     def _num_values(self, num_tokens: Any) -> Any:
         """Return how many values go with prompts of so many tokens (int or array)."""
@@ -825,13 +633,3 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise `ValueError` unless a value is one of some names."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}: got {value!r}")
-
-
-def _check_namespace(name: str, value: object) -> None:
-    """Raise unless a namespace is None or a string that arrays of strings can hold."""
-    if value is None:
-        return
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string or None: got {value!r}")
-    if value.endswith("\0"):
-        raise ValueError(f"{name} must not end in a null character: got {value!r}")

@@ -6,7 +6,6 @@ pages, belongs to the match. A batch costs one round of array operations per lev
 prompts.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -70,8 +69,7 @@ def walk(nodes: Nodes, tokens: Ids, namespace: int) -> Walk:
     return Walk(path, NO_NODE, 0, position)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Walks:
+class Walks(NamedTuple):
     """How far each prompt of a batch comes; the fields of `Walk` as columns.
 
     Parameters

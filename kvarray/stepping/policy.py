@@ -90,7 +90,7 @@ class _Replay:
     counts: Ids
     missing: Ids
     tokens: Ids | None
-    weights: Ids | None
+    weights: Seconds | None
 
     @classmethod
     def of(
@@ -134,8 +134,9 @@ class _Replay:
             if word not in ADMISSIONS:
                 raise ValueError(f"admission must be one of {', '.join(ADMISSIONS)}: got {word!r}")
 
-        tokens = trace.block_tokens if any(settings.min_tokens) else None
-        worth = _weights(trace, weights) if policy == "gdsf" else None
+        ids = trace.stream_ids if step == "stream" else trace.prefix_ids
+        tokens = _of_first_use(ids, trace.block_tokens) if any(settings.min_tokens) else None
+        worth = _of_first_use(ids, _weights(trace, weights)) if policy == "gdsf" else None
         is_chained = trace.num_distinct == trace.num_distinct_blocks  # each id stands for one whole prefix
         if order.single_blocks or (step != "request" and not (settings.is_counted and is_chained)):
             paths = single_blocks(trace, by_prefix=step != "stream")
@@ -148,8 +149,8 @@ class _Replay:
             block_size=trace.block_size,
             counts=trace.block_counts,
             missing=np.where(trace.block_counts > 0, trace.block_size - trace.last_block_tokens, 0),
-            tokens=None if tokens is None else _of_first_use(paths, tokens),
-            weights=None if worth is None else _of_first_use(paths, worth),
+            tokens=None if tokens is None else _by_row(paths, tokens),
+            weights=None if worth is None else _by_row(paths, worth),
         )
 
     @cached_property
@@ -199,30 +200,33 @@ class _Replay:
         first, and once its head has gone, each block of it that comes in again pushes out the next: it comes in
         again as a whole. So the number of its head's coming says all.
         """
-        rows, blocks, bounds = self.paths.row.tolist(), self.paths.blocks.tolist(), self.paths.offsets.tolist()
+        rows, blocks, starts, stops, tails = self._fifo_paths
         came = [-(2**62)] * self.paths.num_rows
         count = 0  # blocks that came in so far
         counts, whole, last_hit = [0], [], []
-        for start, stop in pairwise(bounds):
+        for start, stop, tail in zip(starts, stops, tails, strict=True):
             oldest = count - capacity
             place = start
             while place < stop and came[rows[place]] >= oldest:
                 place += 1
             whole.append(place)
-            is_new = False
+            is_new = tail > 0
             while place < stop:
                 row = rows[place]
-                is_new = came[row] < count - capacity
-                if is_new:
+                if came[row] < count - capacity:
                     came[row] = count
                     count += blocks[place]
+                    is_new = True
+                elif not tail:
+                    is_new = False
                 place += 1
             last_hit.append(not is_new)
+            count += tail
             counts.append(count)
 
         coming = np.array(counts, dtype=np.int64)
-        before = lengths_to_offsets(self.paths.blocks)
         if self.settings.step == "block":
+            before = lengths_to_offsets(self.paths.blocks)
             hits = before[np.array(whole, dtype=np.int64)] - before[self.paths.offsets[:-1]]
             has_last = hits == self.counts
         else:
@@ -233,6 +237,23 @@ class _Replay:
         columns = [self.counts, hits, np.diff(coming), 0 * hits, 0 * hits, np.diff(gone), tokens]
         sums = np.array([lengths_to_offsets(column)[cuts] for column in columns])  # [7, cuts]
         return np.diff(sums, axis=1).T[:, :, None]
+
+    @cached_property
+    def _fifo_paths(self) -> tuple[list[int], ...]:
+        """What the loop of `_run_fifo` reads: rows, blocks, and by request, first step, last step, blocks of its tail.
+
+        A last segment that is used this one time is no step: its blocks, the tail, just come in.
+        """
+        paths = self.paths
+        starts, stops = paths.offsets[:-1], paths.offsets[1:]
+        is_single = np.bincount(paths.row, minlength=paths.num_rows)[paths.row] == 1
+        has_tail = np.zeros(len(stops), dtype=np.bool_)
+        has_any = stops > starts
+        has_tail[has_any] = is_single[stops[has_any] - 1]
+        tails = np.zeros(len(stops), dtype=np.int64)
+        tails[has_tail] = paths.blocks[stops[has_tail] - 1]
+        columns = (paths.row, paths.blocks, starts, stops - has_tail, tails)
+        return tuple(column.tolist() for column in columns)
 
 
 def _step_request(cascade: Cascade, path: list[tuple[int, int]]) -> int:
@@ -294,10 +315,17 @@ def _weights(trace: Trace, weights: ArrayLike | None) -> Seconds:
     return given
 
 
-def _of_first_use(paths: Segments, column: NDArray[_Item]) -> NDArray[_Item]:
-    """Return a column's value at the first use of each row."""
+def _of_first_use(ids: Ids, column: NDArray[_Item]) -> NDArray[_Item]:
+    """Return, for each reference, a column's value at the first use of its block."""
+    first = np.empty(int(ids.max(initial=-1)) + 1, dtype=column.dtype)
+    first[ids[::-1]] = column[::-1]  # the last assignment counts
+    return first[ids]
+
+
+def _by_row(paths: Segments, column: NDArray[_Item]) -> NDArray[_Item]:
+    """Return the value that a column has for each row, whose blocks are alike in it."""
     values = np.empty(paths.num_rows, dtype=column.dtype)
-    values[paths.row[::-1]] = column[paths.first[::-1]]  # the last assignment counts
+    values[paths.row] = column[paths.first]
     return values
 
 
@@ -366,8 +394,8 @@ def step_policy(
     admission, min_tokens : optional
         As in `kvarray.TierSpec`: one for all tiers, or one for each.
     weights : array_like of float, shape (N,), optional
-        Cost over size of each block, ``> 0``, for the policy ``"gdsf"``. By default the share of a full block that it
-        fills, since a partial one saves less in the same room.
+        Cost over size of each block, ``> 0``, for the policy ``"gdsf"``. That of a block's first use counts. By default
+        the share of a full block that it fills, since a partial one saves less in the same room.
     rng : int, optional
         Seed of the policy ``"random"``, required there; each configuration starts from it.
     processes : int, optional

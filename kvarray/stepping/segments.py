@@ -47,7 +47,7 @@ def segments(trace: Trace, *, alike: Sequence[NDArray[Any]] = ()) -> Segments:
     trace : Trace
         With block ids.
     alike : sequence of ndarray, shape (N,), optional
-        Cut where neighbours differ in one of these as well.
+        Cut where neighbours differ in one of these as well; a block must have the same value each time.
 
     Returns
     -------

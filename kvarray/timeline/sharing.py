@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import Flags, Ids, Seconds, as_floats, as_ints, check_broadcast
+from kvarray.arrays import Flags, Ids, Seconds, as_amounts, as_ints, check_broadcast
 from kvarray.timeline.streams import as_arrivals
 from kvarray.timeline.timeline import Timeline
 
@@ -61,7 +61,7 @@ def processor_sharing_queue(arrival_s: ArrayLike, work_s: ArrayLike) -> Timeline
     >>> processor_sharing_queue([0.0, 1.0], [2.0, 2.0]).finish_s  # alone for 1 s, then together
     array([3., 4.])
     """
-    arrival, work = as_arrivals(arrival_s), as_floats("work_s", work_s, low=0.0)
+    arrival, work = as_arrivals(arrival_s), as_amounts("work_s", work_s, low=0.0)
     shape = check_broadcast("arrival_s and work_s", arrival.shape, work.shape)
     arrival, work = np.broadcast_to(arrival, shape), np.broadcast_to(work, shape)
     worlds = _rows(arrival), _rows(work)
@@ -241,7 +241,7 @@ def max_min_queue(
     >>> max_min_queue([0.0, 0.0], [1e9, 4e9], endpoints=flows, bytes_per_second=[2e9, 1e9, 2e9]).finish_s
     array([1., 4.])
     """
-    arrival, size = as_arrivals(arrival_s), as_floats("num_bytes", num_bytes, low=0.0)
+    arrival, size = as_arrivals(arrival_s), as_amounts("num_bytes", num_bytes, low=0.0)
     capacity = _as_capacity(bytes_per_second)
     passes, route = _as_routes(endpoints, capacity.shape[-1])
     lead = check_broadcast(
@@ -299,7 +299,7 @@ def _rows(column: NDArray[_Item]) -> NDArray[_Item]:
 
 
 def _as_capacity(bytes_per_second: ArrayLike) -> Seconds:
-    capacity = as_floats("bytes_per_second", bytes_per_second, low=0.0, open_low=True)
+    capacity = as_amounts("bytes_per_second", bytes_per_second, low=0.0, open_low=True)
     if capacity.ndim == 0 or capacity.shape[-1] == 0:
         raise ValueError(f"bytes_per_second must have one item for each endpoint: got shape {capacity.shape}")
     return capacity

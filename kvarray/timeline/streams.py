@@ -8,7 +8,7 @@ once. Jobs are served in array order, whenever they become ready: a late job hol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_floats, as_ids, as_positive_int, check_broadcast, refuse
+from kvarray.arrays import Ids, Seconds, as_amounts, as_floats, as_ids, as_positive_int, check_broadcast, refuse
 from kvarray.timeline.timeline import Timeline
 
 __all__ = [
@@ -204,11 +204,11 @@ def least_loaded_timeline(work_s: ArrayLike, *, ready_s: ArrayLike = 0.0, free_s
     >>> timeline.finish_s, timeline.resource
     (array([3., 1., 2., 3.]), array([0, 1, 1, 1]))
     """
-    work = as_floats("work_s", work_s, low=0.0)
+    work = as_amounts("work_s", work_s, low=0.0)
     if work.ndim < 2 or work.shape[-1] == 0:
         raise ValueError(f"work_s must have an axis of jobs and one of 1 stream or more: got shape {work.shape}")
     num_streams = work.shape[-1]
-    ready, free = as_floats("ready_s", ready_s), _as_free(free_s)
+    ready, free = as_amounts("ready_s", ready_s), _as_free(free_s)
     if ready.ndim == 0:
         ready = ready[None]
     lead = check_broadcast("work_s, ready_s and free_s", work.shape[:-2], ready.shape[:-1], free.shape[:-1])
@@ -266,7 +266,7 @@ def fcfs_queue(arrival_s: ArrayLike, work_s: ArrayLike, *, num_servers: int = 1)
     num_servers = as_positive_int("num_servers", num_servers)
     if num_servers == 1:
         return serial_timeline(work_s, ready_s=arrival)
-    work = as_floats("work_s", work_s, low=0.0)
+    work = as_amounts("work_s", work_s, low=0.0)
     return least_loaded_timeline(np.broadcast_to(work[..., None], (*work.shape, num_servers)), ready_s=arrival)
 
 
@@ -301,10 +301,10 @@ def pipeline_timeline(work_s: ArrayLike, *, ready_s: ArrayLike = 0.0) -> Timelin
     array([[1., 2., 3.],
            [3., 5., 7.]])
     """
-    work = as_floats("work_s", work_s, low=0.0)
+    work = as_amounts("work_s", work_s, low=0.0)
     if work.ndim < 2 or work.shape[-2] == 0:
         raise ValueError(f"work_s must have an axis of 1 stage or more and one of jobs: got shape {work.shape}")
-    entry = as_floats("ready_s", ready_s)
+    entry = as_amounts("ready_s", ready_s)
     lead = check_broadcast("work_s and ready_s", work.shape[:-2], entry.shape[:-1])
     num_jobs = check_broadcast("work_s and ready_s", work.shape[-1:], entry.shape[-1:] or (1,))[0]
 
@@ -355,7 +355,7 @@ def serial_scan(work: Seconds, ready: Seconds, free: Seconds, *, start: Seconds,
 
 def as_arrivals(arrival_s: ArrayLike) -> Seconds:
     """Return arrival times as float64 of one axis or more, or raise where they fall along the last."""
-    arrival = as_floats("arrival_s", arrival_s)
+    arrival = as_amounts("arrival_s", arrival_s)
     if arrival.ndim == 0:
         raise ValueError("arrival_s must have an axis of jobs: got one number")
     falls = np.zeros(arrival.shape, dtype=np.bool_)
@@ -366,7 +366,7 @@ def as_arrivals(arrival_s: ArrayLike) -> Seconds:
 
 
 def _jobs(work_s: ArrayLike, ready_s: ArrayLike) -> tuple[Seconds, Seconds]:
-    work, ready = as_floats("work_s", work_s, low=0.0), as_floats("ready_s", ready_s)
+    work, ready = as_amounts("work_s", work_s, low=0.0), as_amounts("ready_s", ready_s)
     if work.ndim == 0:
         raise ValueError("work_s must have an axis of jobs: got one number")
     return work, ready[None] if ready.ndim == 0 else ready

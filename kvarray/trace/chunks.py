@@ -15,16 +15,13 @@ import numpy as np
 from kvarray.arrays import Ids, Seconds
 from kvarray.trace.digits import parse_integers
 from kvarray.trace.labels import Label
+from kvarray.trace.log import UnusualChunkError, usual
 from kvarray.trace.records import Rows, most_blocks
 
-__all__ = ["UnusualChunkError", "read_chunk"]
+__all__ = ["read_chunk"]
 
 _KEY = b'"hash_ids"'
 _ESCAPED_LETTERS = tuple(b"\\u00%d" % high for high in (4, 5, 6, 7))  # of ASCII, the underscore among them
-
-
-class UnusualChunkError(Exception):
-    """The chunk has to be read record by record."""
 
 
 def read_chunk(text: bytes, first_line: int, *, block_size: int | None, last_arrival_s: float) -> Rows:
@@ -52,7 +49,7 @@ def read_chunk(text: bytes, first_line: int, *, block_size: int | None, last_arr
     input_tokens, output_tokens = _as_lengths(inputs), _as_lengths(outputs)
     block_size = _agreed_block_size(records, block_size) if b'"block_size"' in rest else block_size
     if block_size is not None:
-        _usual(not (counts > most_blocks(input_tokens, block_size)).any())
+        usual(not (counts > most_blocks(input_tokens, block_size)).any())
     return Rows(
         lines=np.arange(first_line, first_line + len(records)),
         arrival_s=arrival_s,
@@ -69,11 +66,6 @@ def read_chunk(text: bytes, first_line: int, *, block_size: int | None, last_arr
     )
 
 
-def _usual(is_usual: bool) -> None:
-    if not is_usual:
-        raise UnusualChunkError
-
-
 def _take_lists_out(text: bytes) -> tuple[list[bytes], bytes]:
     """Return the texts between the brackets of all `hash_ids`, and the text with empty brackets in their place.
 
@@ -81,17 +73,17 @@ def _take_lists_out(text: bytes) -> tuple[list[bytes], bytes]:
     first one that is would make it the end of some longer name, which `_spread_counts` notices. It is never spelled
     in escapes.
     """
-    _usual(b"\\u00" not in text or not any(escape in text for escape in _ESCAPED_LETTERS))
+    usual(b"\\u00" not in text or not any(escape in text for escape in _ESCAPED_LETTERS))
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n")
     text = text.removesuffix(b"\n")
     opening = _KEY + (b": [" if _KEY + b": [" in text else b":[")
     before, *pieces = text.split(opening)
-    _usual(text.count(_KEY) == len(pieces))
+    usual(text.count(_KEY) == len(pieces))
     parts = [piece.partition(b"]") for piece in pieces]
     rest = (opening + b"]").join([before, *[after for _, _, after in parts]])
-    _usual(rest.count(b"\n") == text.count(b"\n"))  # no record is broken within what was taken out
-    _usual(all(closing for _, closing, _ in parts))
+    usual(rest.count(b"\n") == text.count(b"\n"))  # no record is broken within what was taken out
+    usual(all(closing for _, closing, _ in parts))
     return [ids for ids, _, _ in parts], rest
 
 
@@ -113,7 +105,7 @@ def _read_objects(text: bytes) -> list[dict[str, Any]]:
             objects = list(map(json.loads, lines.split("\n")))
     except (ValueError, RecursionError):
         raise UnusualChunkError from None
-    _usual(len(objects) == num_lines and set(map(type, objects)) == {dict})
+    usual(len(objects) == num_lines and set(map(type, objects)) == {dict})
     return objects
 
 
@@ -121,7 +113,7 @@ def _spread_counts(list_counts: Ids, records: list[dict[str, Any]]) -> Ids:
     """Return the number of ids of each record, 0 where it has no `hash_ids`."""
     has_list = ["hash_ids" in record for record in records]
     # A record that has the field has a list at least; so they are as many only if each list is such a field.
-    _usual(sum(has_list) == len(list_counts))
+    usual(sum(has_list) == len(list_counts))
     if all(has_list):
         return list_counts
     counts = np.zeros(len(records), dtype=np.int64)
@@ -130,39 +122,39 @@ def _spread_counts(list_counts: Ids, records: list[dict[str, Any]]) -> Ids:
 
 
 def _as_arrivals(arrivals: tuple[Any, ...], unit: float, last_arrival_s: float) -> Seconds:
-    _usual(set(map(type, arrivals)) <= {int, float})
+    usual(set(map(type, arrivals)) <= {int, float})
     try:
         arrival_s = np.array(arrivals, dtype=np.float64) / unit
     except OverflowError:
         raise UnusualChunkError from None
-    _usual(bool(np.isfinite(arrival_s).all() and arrival_s[0] >= last_arrival_s))
-    _usual(not (arrival_s[1:] < arrival_s[:-1]).any())
+    usual(bool(np.isfinite(arrival_s).all() and arrival_s[0] >= last_arrival_s))
+    usual(not (arrival_s[1:] < arrival_s[:-1]).any())
     return arrival_s
 
 
 def _as_lengths(lengths: tuple[Any, ...]) -> Ids:
-    _usual(set(map(type, lengths)) == {int})
+    usual(set(map(type, lengths)) == {int})
     try:
         array = np.array(lengths, dtype=np.int64)
     except OverflowError:
         raise UnusualChunkError from None
-    _usual(bool(array.min() >= 0))
+    usual(bool(array.min() >= 0))
     return array
 
 
 def _agreed_block_size(records: list[dict[str, Any]], known: int | None) -> int:
     """Return the one block size that all records carry; those of which only some do are rare."""
     sizes = [record.get("block_size") for record in records]
-    _usual(set(map(type, sizes)) == {int} and len(set(sizes)) == 1)
+    usual(set(map(type, sizes)) == {int} and len(set(sizes)) == 1)
     size = int(sizes[0] or 0)
-    _usual(0 < size < 2**63 and known in (None, size))
+    usual(0 < size < 2**63 and known in (None, size))
     return size
 
 
 def _as_names(name: str, records: list[dict[str, Any]]) -> list[Label]:
     names = [record.get(name) for record in records]
     types = set(map(type, names))
-    _usual(types <= {str, int, type(None)})
+    usual(types <= {str, int, type(None)})
     if int in types:
-        _usual(all(-(2**63) <= label < 2**63 for label in names if type(label) is int))
+        usual(all(-(2**63) <= label < 2**63 for label in names if type(label) is int))
     return names

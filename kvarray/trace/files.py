@@ -1,5 +1,6 @@
 """`read_trace` and `write_trace`: files, pipes and file objects in, files out."""
 
+import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -135,6 +136,19 @@ class _Source:
         self._ahead = self.read(_CHUNK)
         return self._ahead
 
+    def whole(self) -> IO[bytes]:
+        """Return a file that can seek and holds all that is there: the file itself if it is one, untouched so far."""
+        if isinstance(self._file, io.BufferedReader) and self._file.seekable():
+            size = self._file.seek(0, io.SEEK_END)
+            if self._progress is not None:
+                self._progress(size - len(self._ahead))
+            self._file.seek(0)
+            return self._file
+        pieces = []
+        while data := self.read(_CHUNK):
+            pieces.append(data)
+        return io.BytesIO(b"".join(pieces))
+
     def unpacked(self) -> "_Source":
         """Return the source of what this one packs, or itself."""
         if not self.peek().startswith(b"\x1f\x8b"):
@@ -222,14 +236,9 @@ def _whole_lines(source: _Source) -> Iterator[bytes]:
 
 
 def _read_archive(source: _Source, block_size: int | None) -> Trace:
-    import io
-
     from kvarray.trace.archive import read_archive
 
-    pieces = []
-    while data := source.read(_CHUNK):
-        pieces.append(data)
-    return read_archive(source.name, io.BytesIO(b"".join(pieces)), block_size=block_size)
+    return read_archive(source.name, source.whole(), block_size=block_size)
 
 
 def write_trace(trace: Trace, path: str | PathLike[str], *, compressed: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Workloads to try things on: arrivals, and traces of four kinds made from them.
+"""Workloads to try things on: traces of four kinds, made from the arrivals of sessions.
 
 All four are conversations of a kind. A session begins with a shared text (a system prompt, tools, an instruction, a
 popular prefix) and goes on in turns, each prompt holding all that was said in the session before, answers included.
@@ -19,88 +19,26 @@ content no longer prompt repeats at that place. Left out: branching sessions, ed
 Arrivals are rounded to the millisecond that trace files keep.
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from kvarray.arrays import Ids, Seconds, as_floats, as_int, as_positive_int, as_real
 from kvarray.ragged import lengths_to_offsets, ranges, ranks, row_ids
+from kvarray.trace.arrivals import Seed, bursty_arrivals
 from kvarray.trace.trace import Trace
 
 __all__ = [
     "agent_trace",
     "builtin_trace",
-    "bursty_arrivals",
     "chat_trace",
     "document_trace",
-    "poisson_arrivals",
     "zipf_trace",
 ]
 
-Seed: TypeAlias = "int | np.random.Generator"  # quoted: numpy.random is slow to import
 _LENGTH_SIGMA = 0.8  # of the logarithm of lengths
 _PAUSE_SIGMA = 1.5  # pauses spread wider: a second, a minute, an hour
-
-
-def poisson_arrivals(count: int, *, rate_per_s: float, rng: Seed) -> Seconds:
-    """Return arrival times that know nothing of each other: gaps are exponential.
-
-    Parameters
-    ----------
-    count : int
-        Number of arrivals.
-    rate_per_s : float
-        Mean arrivals per second, > 0.
-    rng : int or numpy.random.Generator
-        Seed or source of randomness.
-
-    Returns
-    -------
-    ndarray of float64, shape (count,)
-        Seconds, non-decreasing; the first gap begins at 0.
-
-    Examples
-    --------
-    >>> arrivals = poisson_arrivals(1000, rate_per_s=2.0, rng=0)
-    >>> bool(480 < arrivals[-1] < 520)
-    True
-    """
-    return bursty_arrivals(count, rate_per_s=rate_per_s, variation=1.0, rng=rng)
-
-
-def bursty_arrivals(count: int, *, rate_per_s: float, variation: float, rng: Seed) -> Seconds:
-    """Return arrival times that come in bursts: gaps are gamma distributed.
-
-    Parameters
-    ----------
-    count : int
-        Number of arrivals.
-    rate_per_s : float
-        Mean arrivals per second, > 0.
-    variation : float
-        Standard deviation of the gaps over their mean, > 0: 1 is a Poisson process, above it bursts and lulls, below
-        it a beat.
-    rng : int or numpy.random.Generator
-        Seed or source of randomness.
-
-    Returns
-    -------
-    ndarray of float64, shape (count,)
-        Seconds, non-decreasing; the first gap begins at 0.
-
-    Examples
-    --------
-    >>> gaps = np.diff(bursty_arrivals(10_000, rate_per_s=2.0, variation=3.0, rng=0))
-    >>> bool(2.8 < gaps.std() / gaps.mean() < 3.2)
-    True
-    """
-    count = as_int("count", count, low=0)
-    rate_per_s = as_real("rate_per_s", rate_per_s, low=0.0, open_low=True)
-    variation = as_real("variation", variation, low=0.0, open_low=True)
-    shape = variation**-2
-    gaps = np.random.default_rng(rng).gamma(shape, 1.0 / (shape * rate_per_s), size=count)
-    return np.cumsum(gaps)
 
 
 def chat_trace(
@@ -148,6 +86,7 @@ def chat_trace(
 
     Examples
     --------
+    >>> from kvarray import poisson_arrivals
     >>> trace = chat_trace(poisson_arrivals(100, rate_per_s=1.0, rng=0), rng=1)
     >>> trace.num_distinct < trace.num_blocks
     True
@@ -209,6 +148,7 @@ def agent_trace(
 
     Examples
     --------
+    >>> from kvarray import poisson_arrivals
     >>> trace = agent_trace(poisson_arrivals(20, rate_per_s=0.1, rng=0), rng=1)
     >>> bool(trace.block_counts.mean() > 200)
     True
@@ -317,6 +257,7 @@ def zipf_trace(
 
     Examples
     --------
+    >>> from kvarray import poisson_arrivals
     >>> trace = zipf_trace(poisson_arrivals(500, rate_per_s=5.0, rng=0), rng=1, num_prefixes=50)
     >>> trace.num_requests, bool(trace.num_distinct < trace.num_blocks / 3)
     (500, True)

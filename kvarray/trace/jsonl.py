@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from kvarray.arrays import Ids
 from kvarray.errors import TraceError
 from kvarray.ragged import lengths_to_offsets, take_rows
-from kvarray.trace.chunks import UnusualChunkError, read_chunk
+from kvarray.trace.chunks import read_chunk
 from kvarray.trace.growing import GrowingColumn, GrowingIds
 from kvarray.trace.labels import GrowingLabels, label_list
-from kvarray.trace.log import MalformedError, SkipLog
+from kvarray.trace.log import MalformedError, SkipLog, UnusualChunkError
 from kvarray.trace.records import Rows, as_rows, most_blocks, read_record, too_many_blocks
 from kvarray.trace.trace import Trace
 

@@ -1,9 +1,9 @@
-"""What a reader does with the records that it cannot read."""
+"""What a reader does with the records that it cannot read, or not in bulk."""
 
 from kvarray.errors import TraceError
 from kvarray.trace.columns import Skipped
 
-__all__ = ["MalformedError", "SkipLog", "shown"]
+__all__ = ["MalformedError", "SkipLog", "UnusualChunkError", "shown", "usual"]
 
 _SHOWN_MESSAGES = 5
 _SHOWN_CHARACTERS = 60
@@ -11,6 +11,16 @@ _SHOWN_CHARACTERS = 60
 
 class MalformedError(ValueError):
     """What is wrong with one record, without the place where it stands."""
+
+
+class UnusualChunkError(Exception):
+    """A chunk of lines that has to be read record by record: something in it is wrong, or only rare."""
+
+
+def usual(is_usual: bool) -> None:
+    """Give a chunk up unless it is as usual."""
+    if not is_usual:
+        raise UnusualChunkError
 
 
 def shown(value: object) -> str:

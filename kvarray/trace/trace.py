@@ -177,12 +177,44 @@ class Trace(Columns):
         start, stop = np.searchsorted(self._arrival_s, [start_s, stop_s])
         return self.requests(int(start), int(stop))
 
+    def in_namespace(self, label: str | int) -> Self:
+        """Return the same requests in a namespace: equal block ids of other namespaces are other blocks then.
+
+        Traces that were made or recorded apart often use the same ids for different blocks; put each in a namespace
+        before they are joined.
+
+        Raises
+        ------
+        ValueError
+            If the trace has namespaces already.
+
+        Examples
+        --------
+        >>> trace = Trace([7, 8], [0, 2], block_size=16)
+        >>> Trace.concatenate([trace.in_namespace("a"), trace.in_namespace("b")]).num_distinct
+        4
+        """
+        if self._namespace is not None:
+            raise ValueError("the trace must have no namespaces yet")
+        return type(self)(
+            self._block_ids if self._has_blocks else None,
+            self._offsets if self._has_blocks else None,
+            block_size=self._block_size,
+            input_tokens=self._input_tokens,
+            output_tokens=self._output_tokens,
+            arrival_s=self._arrival_s,
+            session=self._session,
+            session_labels=self._session_labels,
+            namespace=np.zeros(self.num_requests, dtype=np.int64),
+            namespace_labels=[label],
+        )
+
     @classmethod
     def concatenate(cls, traces: Iterable[Self]) -> Self:
         """Return the requests of several traces, one trace after the other.
 
         Equal block ids are the same block, and equal names the same session or namespace, whichever trace they come
-        from. Traces whose clocks each begin anew are for `interleave`.
+        from; see `in_namespace` where that is not so. Traces whose clocks each begin anew are for `interleave`.
 
         Raises
         ------

@@ -188,14 +188,14 @@ class TableReference:
         self.next += 1
         return self.next - 1
 
-    def blocks_for(self, num_tokens):
+    def blocks_for(self, num_tokens, *, watermark=0):
         blocks = -(-num_tokens // self.block_size)
-        if blocks > self.max_blocks or blocks > len(self.pool.blocks) - self.watermark:
+        if blocks > self.max_blocks or blocks > len(self.pool.blocks) - watermark:
             raise RefusedError
         return blocks
 
     def admit(self, num_tokens, hashes):
-        total = self.blocks_for(num_tokens)
+        total = self.blocks_for(num_tokens, watermark=self.watermark)
         most = (num_tokens - (1 if self.recompute_last else 0)) // self.block_size
         hit_ids = []
         for h in hashes[:most]:

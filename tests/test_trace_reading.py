@@ -12,8 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvarray import Trace, TraceError, read_trace, write_trace
-from kvarray.trace import chunks, files, jsonl
+from kvarray.trace import chunks, files, jsonl, tables
 from kvarray.trace.digits import parse_integers
+from kvarray.trace.fields import KINDS, Layout
+from kvarray.trace.log import UnusualChunkError
+from kvarray.trace.table_chunks import read_table_chunk
 from tests import strategies
 from tests.data import data_file
 from tests.reference import trace as reference
@@ -243,7 +246,7 @@ def _outcome(text, **options):
 
 
 def _give_up(*args, **options):
-    raise chunks.UnusualChunkError
+    raise UnusualChunkError
 
 
 def _both_ways(text, **options):
@@ -292,7 +295,7 @@ def test_damaged_text_is_read_like_records(damages, skip):
 )  # fmt: skip
 def test_lines_do_not_borrow_from_each_other(lines):
     text = b"\n".join(lines)
-    with pytest.raises(chunks.UnusualChunkError):
+    with pytest.raises(UnusualChunkError):
         chunks.read_chunk(text, 1, block_size=16, last_arrival_s=-np.inf)
     assert "line 1: not JSON" in _both_ways(text, block_size=16)
 
@@ -410,22 +413,19 @@ def test_truncated_and_damaged_gzip_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("junk", [b"\x00\xff\xfe" * 50, bz2.compress(b"x" * 100), b"\x7fELF\n\x00", bytes(range(256))])
-def test_binary_junk_is_refused(tmp_path, junk):
-    path = tmp_path / "junk.bin"
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("junk.bin", r": neither JSON lines, nor a CSV header, nor an \.npz archive: begins with b'"),
+        ("junk.jsonl", r", line 1: not (UTF-8|JSON)"),
+        ("junk.csv", r", line 1: (not UTF-8|not CSV|columns must be TIMESTAMP,)"),
+        ("junk.npz", r": not a readable \.npz archive"),
+    ],
+)
+def test_binary_junk_is_refused(tmp_path, junk, name, problem):
+    path = tmp_path / name
     path.write_bytes(junk)
-    with pytest.raises(TraceError, match=r"junk\.bin: neither JSON lines, nor a CSV header, nor an \.npz archive"):
-        read_trace(path)
-    path = tmp_path / "junk.jsonl"
-    path.write_bytes(junk)
-    with pytest.raises(TraceError, match=r"junk\.jsonl, line 1: not (UTF-8|JSON)"):
-        read_trace(path)
-    path = tmp_path / "junk.csv"
-    path.write_bytes(junk)
-    with pytest.raises(TraceError, match=r"junk\.csv, line 1: (not UTF-8|not CSV|columns must be TIMESTAMP,)"):
-        read_trace(path)
-    path = tmp_path / "junk.npz"
-    path.write_bytes(junk)
-    with pytest.raises(TraceError, match=r"junk\.npz: not a readable \.npz archive"):
+    with pytest.raises(TraceError, match=f"{name}{problem}"):
         read_trace(path)
 
 
@@ -473,6 +473,23 @@ def test_files_pipes_and_file_objects(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
     with pytest.raises(TraceError, match="<stdin>, line 1: timestamp is missing"):
         read_trace("-", block_size=16)
+
+
+def test_an_archive_is_read_from_files_pipes_and_packed(tmp_path, monkeypatch):
+    expected = _read(_line())
+    path = tmp_path / "t.npz"
+    write_trace(expected, path)
+    data = path.read_bytes()
+    steps = []
+    assert read_trace(path, progress=steps.append) == expected
+    assert sum(steps) == len(data)
+    for source in (io.BytesIO(data), io.BytesIO(gzip.compress(data))):
+        assert read_trace(source) == expected
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert read_trace("-") == expected
+    with path.open("rb") as file:
+        assert read_trace(file) == expected
+        assert not file.closed
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -545,6 +562,57 @@ def test_a_bad_row_stops_the_reader_or_is_left_out(header, row, problem):
     trace = _read(header, good[0], row, good[1], on_error="skip")
     assert trace == _read(header, *good)
     assert trace.skipped == (1, (f"<file object>, line 3: {problem}",))
+
+
+STAMPS = st.builds(
+    "2023-1{}-{:02} {:02}:00:{:02}.{}{}".format,
+    st.integers(0, 3),
+    st.integers(1, 31),
+    st.integers(0, 24),
+    st.integers(0, 60),
+    st.sampled_from(["5", "0000001", "123456789", "1234567890", "x"]),
+    st.sampled_from(["", "", "Z", "+01:00", "-11:30"]),
+)
+LENGTHS = st.sampled_from(["0", "7", " 12", "3 ", "-0", "-1", "1.5", "", "007", "9223372036854775808", '"4"', "1,2"])
+
+
+@settings(max_examples=200)
+@given(st.data(), st.booleans(), st.booleans())
+def test_chunks_of_rows_are_read_like_rows(data, is_calendar, skip):
+    """Mostly good rows of one form, in order, and now and then anything else."""
+    odd = STAMPS if is_calendar else st.sampled_from(["nan", "1e3", "-1", "+.5", "1_0", "", "5.", "1e999", " 2"])
+    times = data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=6).map(sorted))
+    rows = []
+    for time in times:
+        plain = (
+            f"2023-11-{1 + time // 50_000:02} 10:00:{time % 60:02}.{time % 997:07}" if is_calendar else str(time / 7)
+        )
+        stamp = data.draw(st.just(plain) | st.just(plain) | st.just(plain) | odd)
+        lengths = data.draw(st.just("7,8") | st.just("7,8") | st.tuples(LENGTHS, LENGTHS).map(",".join))
+        rows.append(f"{stamp},{lengths}")
+    text = "\n".join([AZURE if is_calendar else VIDUR, *rows, ""]).encode()
+    outcomes = []
+    for chunk, fast in ((1 << 20, True), (1 << 20, False), (64, True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "_CHUNK", chunk)
+            if not fast:
+                patch.setattr(tables, "read_table_chunk", _give_up)
+            outcomes.append(_outcome(text, on_error="skip" if skip else "raise"))
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["2023-11-16 23:59:59.9999999,1,2", "2023-11-17 00:00:00.0000000,3,4"],
+        ["2024-05-10 00:00:00.009930+00:00,1,2", "2024-05-10 00:00:00.017335+00:00,3,4"],
+        ["2024-05-10T00:00:00,1,2"],
+    ],
+)
+def test_ordinary_rows_are_read_the_fast_way(rows):
+    layout = Layout(KINDS[0], (0, 1, 2), 3)
+    found = read_table_chunk("\r\n".join([*rows, ""]).encode(), layout)
+    assert found.input_tokens.tolist() == [1, 3][: len(rows)]
 
 
 @pytest.mark.parametrize(
