@@ -4,6 +4,7 @@ import os
 import re
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -358,7 +359,7 @@ def test_processes_and_a_generator():
     trace = small_trace(session=[0, 1, 0])
     grid = Grid(BASE, {"cpu.blocks": [1, 2, 9], "cpu.bandwidth": [4.0, 64.0], "replicas": [1, 2]})
     told = []
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         result = sweep(trace, grid, executor=pool, samples=2, rng=np.random.default_rng(3), progress=told.append)
     alone = sweep(trace, grid, samples=2, rng=np.random.default_rng(3))
     assert sum(told) == grid.size
@@ -382,7 +383,7 @@ class Dying(Executor):
 
 def test_a_process_that_dies():
     trace, grid = small_trace(), Grid(BASE, {"cpu.blocks": [1, 2, 3, 9], "replicas": [1, 2]})
-    with ProcessPoolExecutor(1) as pool, pytest.raises(SweepError) as caught:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, pytest.raises(SweepError) as caught:
         sweep(trace, grid, executor=Dying(pool, (2, 4)), parts=4)
     error = caught.value
     assert "1 of 4 parts of the sweep were lost (2:4)" in str(error)
@@ -413,7 +414,7 @@ def test_a_dask_cluster():
     distributed = pytest.importorskip("distributed", reason="needs kvarray[dask]")
     trace, grid = small_trace(), Grid(BASE, {"cpu.blocks": [1, 2, 9], "cpu.bandwidth": [4.0, 64.0]})
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
         client.get_executor() as pool,
     ):

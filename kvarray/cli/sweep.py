@@ -81,6 +81,7 @@ def run(args: argparse.Namespace) -> None:
     grid = _grid(args)
     if args.samples and args.rng is None:
         raise ValueError("--samples needs --rng: the seed of what is drawn")
+    grid.check_size(args.limit)
     trace = load_trace(args)
     print(f"{_counted(grid)} of {trace.num_requests:,} requests", file=sys.stderr)
     result = _sweep(args, trace, grid)

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kvarray.arrays import Ids, Seconds
+from kvarray.arrays import Ids, Seconds, as_positive_int
 from kvarray.deploy.config import KEYS, read_link, read_tier, read_toml
 from kvarray.deploy.deployment import Deployment, Separation
 from kvarray.errors import KVArrayError
@@ -154,6 +154,22 @@ class Grid:
     def __len__(self) -> int:
         """Return the number of combinations."""
         return self.size
+
+    def check_size(self, limit: int) -> None:
+        """Refuse a grid of more combinations than a limit.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the limit is no whole number of 1 or more, or the grid is larger.
+        """
+        most = as_positive_int("limit", limit)
+        if self.size > most:
+            by = f" ({' x '.join(map(str, self.shape))})" if len(self.shape) > 1 else ""
+            raise ValueError(
+                f"the grid has {self.size:,} combinations{by}, more than the limit of {most:,}: "
+                "take out values, or raise the limit"
+            )
 
     def deployment(self, row: int) -> Deployment:
         """Return the deployment of one combination.

@@ -94,12 +94,7 @@ def sweep(
     """
     if not isinstance(grid, Grid):
         raise TypeError(f"grid must be a Grid: got {type(grid).__name__}")
-    most = as_positive_int("limit", limit)
-    if grid.size > most:
-        raise ValueError(
-            f"the grid has {grid.size:,} combinations ({' x '.join(map(str, grid.shape))}), more than the limit of "
-            f"{most:,}: take out values, or raise the limit"
-        )
+    grid.check_size(limit)
     draws = None
     if as_int("samples", samples, low=0):
         if rng is None:
