@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -163,6 +164,19 @@ def test_a_lost_part_is_named_and_taken_up_again(capsys, story, tmp_path, monkey
 
 def test_processes(capsys, story):
     assert ask(capsys, *story, "--processes", "2")["rows"] == ask(capsys, *story)["rows"]
+
+
+def test_a_cluster(capsys, story, monkeypatch):
+    assert main(["sweep", *story, "--cluster", "tcp://127.0.0.1:1", "--processes", "2"]) == 2
+    assert "does not go with --processes" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "distributed", None)
+        assert main(["sweep", *story, "--cluster", "tcp://127.0.0.1:1"]) == 2
+        assert "pip install 'kvarray[dask]'" in capsys.readouterr().err
+    distributed = pytest.importorskip("distributed", reason="needs kvarray[dask]")
+    with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+        answer = ask(capsys, *story, "--cluster", cluster.scheduler_address)
+    assert answer["rows"] == ask(capsys, *story)["rows"]
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

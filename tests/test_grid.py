@@ -123,6 +123,12 @@ def test_a_tier_that_cannot_hold_the_largest_request_in_one_combination():
     assert result["hit_tokens"].tolist() == [12, 12, 12]
 
 
+def test_an_endless_link_with_a_price():
+    grid = Grid(BASE, {"cpu.bandwidth": [1e9, float("inf")]}, prices={"cpu.bandwidth": 0.5})
+    with pytest.raises(ValueError, match=r"cpu\.bandwidth must be finite, since it has a price"):
+        sweep(small_trace(), grid)
+
+
 def test_write_through_tiers_that_shrink():
     with pytest.raises(ValueError, match="not fall from tier to tier"):
         sweep(small_trace(), Grid(BASE | {"write_mode": "write_through"}, {"cpu.blocks": [9, 4]}))

@@ -63,6 +63,7 @@ def add_parser(subparsers: Any) -> None:
     how.add_argument("--rng", type=flag_type(parse_count), metavar="SEED", help="of the samples")
     how.add_argument("--confidence", type=float, default=0.9, metavar="C", help="of the intervals; default: 0.9")
     how.add_argument("--processes", type=flag_type(parse_count), default=1, metavar="N", help="default: this one alone")
+    how.add_argument("--cluster", metavar="ADDRESS", help="of a dask scheduler (tcp://host:8786) to run on")
     how.add_argument("--keep", metavar="FILE", help="where finished parts are kept if one is lost, and taken up again")
     shown = parser.add_argument_group("what is shown")
     shown.add_argument("--at-most", action="append", default=[], metavar="COLUMN=X", help="only such combinations")
@@ -162,20 +163,14 @@ def _sweep(args: argparse.Namespace, trace: Trace, grid: Grid) -> Sweep:
     key = sweep_key(trace, grid, **options) if args.keep else ""
     finished = read_parts(args.keep, key) if args.keep and os.path.exists(args.keep) else {}
     with ExitStack() as stack:
-        executor = None
-        if args.processes > 1:
-            from concurrent.futures import ProcessPoolExecutor
-            from multiprocessing import get_context
-
-            # A fresh interpreter each: nothing of this one's threads and locks is carried over.
-            executor = stack.enter_context(ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")))
+        executor, workers = _executor(args, stack)
         try:
             return sweep(
                 trace,
                 grid,
                 limit=args.limit,
                 executor=executor,
-                parts=4 * args.processes,
+                parts=4 * workers,
                 finished=finished,
                 progress=progress_bar("deployments", total=grid.size),
                 **options,
@@ -185,6 +180,27 @@ def _sweep(args: argparse.Namespace, trace: Trace, grid: Grid) -> Sweep:
                 raise
             write_parts(args.keep, key, error.finished)
             raise ValueError(f"{error} (the finished parts are in {args.keep}: run this again to go on)") from None
+
+
+def _executor(args: argparse.Namespace, stack: ExitStack) -> tuple[Any, int]:
+    """Return where parts run and how many workers there are; None for this process."""
+    if args.cluster and args.processes > 1:
+        raise ValueError("--cluster has workers of its own: it does not go with --processes")
+    if args.cluster:
+        try:
+            import distributed
+        except ImportError:
+            raise ImportError("--cluster needs dask: pip install 'kvarray[dask]'") from None
+        connect: Any = distributed.Client  # untyped, where it is installed
+        client = stack.enter_context(connect(args.cluster))
+        return stack.enter_context(client.get_executor()), max(1, len(client.ncores()))
+    if args.processes > 1:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        # A fresh interpreter each: nothing of this one's threads and locks is carried over.
+        return stack.enter_context(ProcessPoolExecutor(args.processes, mp_context=get_context("spawn"))), args.processes
+    return None, 1
 
 
 def _rows(args: argparse.Namespace, result: Sweep) -> Any:

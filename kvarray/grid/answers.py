@@ -74,6 +74,11 @@ def _of_axis(result: Sweep, axis: Axis, row: int) -> Answer:
         )
         text += _and_ttft(result, axis, row, int(enough))
         figures |= {"enough": axis.values[int(enough)], f"gain_s_per_{unit}": each}
+        if "mean_ttft_s" in result.columns:
+            ttft = result.line("mean_ttft_s", axis.name, row=row)
+            slope = float(ttft[high] - ttft[low]) / ((axis.values[high] - axis.values[low]) / size)
+            figures[f"mean_ttft_s_per_{unit}"] = slope
+            text += f", {_signed(slope)} a {unit} on the mean"
     if "cost_per_hour" in result.columns:
         cost = result.line("cost_per_hour", axis.name, row=row)
         if cost[high] != cost[low] and "enough" in figures:
