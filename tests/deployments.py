@@ -19,7 +19,6 @@ from kvarray.deploy import (
 from kvarray.deploy.routing import _prefix_hashes
 from kvarray.tier import TierSpec
 from tests.reference import replay as twin
-from tests.strategies import chained
 
 GPU = TierSpec("gpu", blocks=64)
 BASE = Deployment((GPU,), bytes_per_token=1, prefill=PrefillTime(0.0, 1.0, 0.0))
@@ -57,10 +56,18 @@ def separations(draw):
     }
 
 
+TRUNKS = [[0, 1, 2, 3, 4], [0, 1, 5, 6], [7, 8]]
+"""Paths that requests share the head of: what is used again and again is spread over all tiers."""
+
+
 @st.composite
 def served_traces(draw):
-    """Traces with arrivals and sessions."""
-    rows = chained(draw(st.lists(st.lists(st.integers(0, 2), max_size=5), min_size=2, max_size=10)))
+    """Traces with arrivals and sessions, whose block ids are chained."""
+    rows = []
+    for number in range(draw(st.integers(2, 12))):
+        trunk = TRUNKS[draw(st.integers(0, len(TRUNKS) - 1))]
+        own = [100 * (number + 1) + i for i in range(draw(st.integers(0, 1)))]
+        rows.append(trunk[: draw(st.integers(0, len(trunk)))] + own)
     size = draw(st.integers(1, 3))
     tokens = [draw(st.integers((len(row) - 1) * size + 1 if row else 0, (len(row) + 1) * size)) for row in rows]
     count = len(rows)
@@ -83,7 +90,7 @@ def deployments(draw, block_size=2, policies=("lru", "fifo"), routings=ROUTINGS,
     policy = draw(st.sampled_from(policies))
     num_tiers = 1 if policy == "fifo" else draw(st.integers(1, 3))
     exclusive = draw(st.booleans())
-    sizes = draw(st.lists(st.integers(1, 6), min_size=num_tiers, max_size=num_tiers))
+    sizes = draw(st.lists(st.integers(1, 4), min_size=num_tiers, max_size=num_tiers))
     below = draw(st.lists(links(), min_size=num_tiers - 1, max_size=num_tiers - 1))
     separation = draw(separations()) if (draw(st.booleans()) if separated is None else separated) else None
     plain = {

@@ -10,6 +10,7 @@ from kvarray import (
     Deployment,
     Link,
     OversizeError,
+    PrefillTime,
     Separation,
     Trace,
     TraceError,
@@ -246,6 +247,61 @@ def test_prefix_aware_routing_weighs_prefill_against_decoding():
     deployment = replace(BASE, replicas=2, routing="prefix_aware")
     assert replay(trace, replace(deployment, overlap_weight=2.0)).replica.tolist() == [0, 0, 0]
     assert replay(trace, replace(deployment, overlap_weight=0.5)).replica.tolist() == [0, 1, 0]
+
+
+def test_what_loads_as_fast_as_it_computes_is_loaded():
+    """Two blocks of 4 tokens lie in the CPU; they load in 8 seconds, as long as they take to compute."""
+    trace = Trace([1, 2, 3, 1, 2, 3], [0, 3, 6], block_size=4, arrival_s=[0.0, 100.0])
+    tiers = (TierSpec("gpu", blocks=1), TierSpec("cpu", blocks=8, up=Link(1.0)))
+    deployment = replace(BASE, tiers=tiers, allow_oversize=True, min_prefill_tokens=0, recompute_slow=True)
+    result = replay(trace, deployment)
+    assert result.loaded_bytes.tolist() == [0, 8]
+    assert result.ttft_s.tolist() == [12.0, 8.0]
+    slower = (tiers[0], replace(tiers[1], up=Link(0.99)))
+    assert replay(trace, replace(deployment, tiers=slower)).loaded_bytes.tolist() == [0, 0]
+    least = replace(deployment, recompute_slow=False, min_load_tokens=8)
+    assert replay(trace, least).loaded_bytes.tolist() == [0, 8]
+    assert replay(trace, replace(least, min_load_tokens=9)).loaded_bytes.tolist() == [0, 0]
+
+
+def test_a_block_of_which_no_token_is_used_is_not_loaded():
+    """All of the second prompt is cached, but its last token is computed, and it is all that its last block holds."""
+    trace = Trace([1, 2, 1, 2], [0, 2, 4], block_size=4, input_tokens=[5, 5], arrival_s=[0.0, 100.0])
+    tiers = (TierSpec("gpu", blocks=1), TierSpec("cpu", blocks=8, up=Link(1.0)))
+    deployment = replace(BASE, tiers=tiers, allow_oversize=True)
+    result = replay(trace, deployment)
+    assert result.hit_blocks.tolist() == [[0, 0], [1, 1]]
+    assert (result.used_tokens.tolist(), result.loaded_bytes.tolist()) == ([0, 4], [0, 0])
+    assert result.ttft_s.tolist() == [5.0, 1.0]
+    whole = replay(trace, replace(deployment, min_prefill_tokens=0))
+    assert (whole.used_tokens.tolist(), whole.loaded_bytes.tolist()) == ([0, 5], [0, 4])
+    assert whole.ttft_s.tolist() == [5.0, 4.0]
+
+
+def test_a_worker_takes_requests_in_order():
+    """A load that takes long holds up the requests behind it, loads or none; overlap hides the prefill of its own."""
+    trace = Trace([1, 2, 1, 2, 1], [0, 2, 4, 5], block_size=4, input_tokens=[8, 8, 4], arrival_s=[0.0, 100.0, 101.0])
+    tiers = (TierSpec("gpu", blocks=1), TierSpec("cpu", blocks=8, up=Link(0.1)))
+    result = replay(trace, replace(BASE, tiers=tiers, allow_oversize=True, prefill=PrefillTime(0.0, 0.0, 0.0)))
+    assert result.ttft_s.tolist() == [0.0, 40.0, 39.0]
+    two = replace(BASE, tiers=tiers, allow_oversize=True, overlap_efficiency=1.0)
+    assert replay(trace, two).ttft_s.tolist() == [8.0, 40.0, 40.0]
+
+
+def test_a_direct_link_takes_blocks_past_the_tiers_between():
+    trace = Trace([1, 2, 3, 1, 2, 3], [0, 3, 6], block_size=4, arrival_s=[0.0, 100.0])
+    cpu = TierSpec("cpu", blocks=1, up=Link(1.0))
+    ssd = TierSpec("ssd", blocks=1, up=Link(0.5))
+    gpu = TierSpec("gpu", blocks=1)
+    deployment = replace(BASE, tiers=(gpu, cpu, ssd), allow_oversize=True, min_prefill_tokens=0)
+    over_both = replay(trace, deployment)
+    assert over_both.way_names == ("ssd->cpu", "cpu->gpu")
+    assert over_both.way_s[:, 1].tolist() == [8.0, 8.0]
+    assert over_both.ttft_s.tolist() == [12.0, 16.0]
+    straight = replay(trace, replace(deployment, tiers=(gpu, cpu, replace(ssd, direct=Link(0.8)))))
+    assert straight.way_names == ("cpu->gpu", "ssd->gpu direct")
+    assert straight.way_s[:, 1].tolist() == [4.0, 5.0]
+    assert straight.ttft_s.tolist() == [12.0, 5.0]  # side by side
 
 
 # ---- sums ------------------------------------------------------------------------------------------------------------

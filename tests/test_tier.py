@@ -67,6 +67,11 @@ def test_links_without_bandwidth_are_refused(bandwidth):
         TierSpec("cpu", blocks=1, up=Link(bandwidth))
 
 
+def test_links_of_infinite_bandwidth_are_refused():
+    with pytest.raises(ValueError, match="up of tier 'cpu' must have a finite bandwidth"):
+        TierSpec("cpu", blocks=1, up=Link(np.inf))
+
+
 def test_negative_latency_is_refused():
     with pytest.raises(ValueError, match="latency_s must be 0 or more: got -1e-06"):
         TierSpec("cpu", blocks=1, up=Link(1e9, latency_s=-1e-6))

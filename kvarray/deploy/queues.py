@@ -200,19 +200,21 @@ def _served(
 
 
 def _loaded(service: ServiceTimes, arrival: Seconds, mine: slice, shape: tuple[int, ...]) -> Seconds:
-    """Return when all that each request of a replica loads is there."""
+    """Return when all that each request of a replica loads is there.
+
+    Who loads nothing is let through a link behind those before it, which costs it nothing: the worker takes them in
+    the same order.
+    """
     shape = (*shape[:-1], mine.stop - mine.start)
     chain = direct = np.broadcast_to(arrival, shape)
     for way, work in zip(service.ways, service.way_s, strict=True):
         seconds = work[..., mine]
-        moves = seconds > 0.0
-        if not moves.any():
+        if not seconds.any():
             continue
-        done = _scan(seconds, arrival if way.is_direct else chain)
         if way.is_direct:
-            direct = np.maximum(direct, np.where(moves, done, arrival))
+            direct = np.maximum(direct, _scan(seconds, arrival))
         else:
-            chain = np.where(moves, done, chain)  # who loads nothing does not wait for those who do
+            chain = _scan(seconds, chain)
     return np.maximum(chain, direct) if any(way.is_direct for way in service.ways) else chain
 
 

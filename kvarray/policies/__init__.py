@@ -15,7 +15,8 @@ from kvarray.policies.keys import (
     smallest,
     tlru,
 )
-from kvarray.policies.queues import ORDERS, Order, order_maker
+from kvarray.policies.order import Order
+from kvarray.policies.orders import ORDERS, order_maker
 
 __all__ = [
     "ORDERS",

@@ -10,7 +10,8 @@ Taken in the order in which they end, an interval is kept exactly if slots are f
 (evicting the farthest comes to the same: what it drops could not have stayed). Each takes the slots that came free
 latest before it begins. What a larger cache could not keep a smaller one cannot either, so capacities are served from
 the largest down, each with what the one before it kept; and where the cache has room for everything, nothing is served
-at all.
+at all. Blocks that all requests share, such as a system prompt, are always used next by the next request: they are kept
+first, and leave a smaller cache to the rest.
 
 References
 ----------
@@ -85,18 +86,31 @@ def optimal_hits(trace: Trace, capacities: ArrayLike, *, window: float = 0.0, ru
     # Runs come in the order of the requests that use them, and of a request the head comes first.
     hot = np.flatnonzero(runs.is_hot)
     begin, end, kept = runs.previous[hot], runs.request[hot], runs.length[hot]
+    shared = _blocks_of_all(begin, end, kept, trace.num_requests)
+    kept = np.where(end - begin == 1, kept - shared, kept)
+    some = np.flatnonzero(kept)
+    begin, end, kept = begin[some], end[some], kept[some]
+
     left = _next_places(end, trace.num_requests)
     places = (begin + 1).tolist(), (end + 1).tolist()
     hit_blocks, hit_tokens = np.zeros((2, len(levels)), dtype=np.int64)
     for k in np.argsort(-levels, kind="stable"):
-        capacity = int(levels[k])
+        of_all = min(shared, int(levels[k]))
+        capacity = int(levels[k]) - of_all
         if _most_at_once(begin, end, kept, trace.num_requests) > capacity:
             kept = np.array(_take_slots(capacity, places, kept.tolist(), left.copy()), dtype=np.int64)
         hits = np.bincount(end, weights=kept, minlength=trace.num_requests).astype(np.int64)
+        hits[1:] += of_all
         is_whole = (hits == counts) & (counts > 0)
         tokens = hits * (trace.block_size or 0) - np.where(is_whole, missing, 0)
         hit_blocks[k], hit_tokens[k] = hits[first:].sum(), tokens[first:].sum()
     return OptimalHits(levels, hit_blocks, hit_tokens)
+
+
+def _blocks_of_all(begin: Ids, end: Ids, length: Ids, num_requests: int) -> int:
+    """Return how many leading blocks all requests share."""
+    with_the_next = length[end - begin == 1]
+    return int(with_the_next.min()) if len(with_the_next) == num_requests - 1 > 0 else 0
 
 
 def _most_at_once(begin: Ids, end: Ids, length: Ids, num_requests: int) -> float:

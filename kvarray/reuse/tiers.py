@@ -333,7 +333,7 @@ class TierCurve:
 
         Notes
         -----
-        O(1) for each configuration, and O(M + distinct) more for each distinct cut shorter than the longest request.
+        O(1) for each configuration, and O(M log M) more for each distinct cut shorter than the longest request.
         """
         cuts = self._cuts(sizes)
         held_above, reach = _reaches(cuts)
@@ -439,15 +439,29 @@ class TierCurve:
     def _within(self, depth: Ids, distance: Ids) -> Ids:
         """Return the references with ``d < depth`` and ``D < distance``, for ``depth <= distance``."""
         within = self._hits.take(distance)
-        if depth.min(initial=self._deepest) >= self._deepest:
+        # Nothing lies deeper than the longest request, and what lies as deep as D is no hit below D.
+        places = np.flatnonzero((depth < self._deepest) & (depth < distance))
+        if not len(places):
             return within
-        for level in np.unique(depth[depth < self._deepest]).tolist():
-            above = np.maximum(level - self._depth, 0)
-            deep = above < self._length
-            table = self._table((self._distance + above)[deep], (self._length - above)[deep])
-            here = depth == level
-            within[here] -= table.take(distance[here])
+        levels, reach = depth.ravel()[places], distance.ravel()[places]
+        by_level = np.argsort(levels, kind="stable")
+        cuts = np.flatnonzero(np.diff(levels[by_level], prepend=-1))
+        deep = np.empty_like(reach)
+        for group in np.split(by_level, cuts[1:]):
+            deep[group] = self._deeper(int(levels[group[0]]), reach[group])
+        within.ravel()[places] -= deep
         return within
+
+    def _deeper(self, level: int, distance: Ids) -> Ids:
+        """Return the references with ``d >= level`` and ``D < distance``, the latter an array."""
+        above = np.maximum(level - self._depth, 0)
+        is_deep = above < self._length
+        first = (self._distance + above)[is_deep]
+        begin, end = np.sort(first), np.sort(first + (self._length - above)[is_deep])
+        begin_sums, end_sums = lengths_to_offsets(begin), lengths_to_offsets(end)
+        begun, ended = np.searchsorted(begin, distance), np.searchsorted(end, distance)
+        since: Ids = distance * (begun - ended) - begin_sums[begun] + end_sums[ended]
+        return since
 
 
 def _reaches(cuts: Ids) -> tuple[Ids, Ids]:

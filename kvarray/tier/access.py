@@ -12,8 +12,6 @@ from kvarray.tier.cascade import Cascade
 
 __all__ = ["KeyColumns", "Recorder", "TierAccess", "check_columns", "flows_so_far"]
 
-_FLOWS = ("hits", "created", "up", "down", "dropped")
-
 
 @dataclass(frozen=True, eq=False)
 class TierAccess:
@@ -80,26 +78,31 @@ def check_columns(
 
 
 class Recorder:
-    """Keeps what each step of a cascade serves and moves, and makes arrays of it."""
+    """Keeps what each step of a cascade serves and moves, and makes arrays of it.
+
+    Both are flat lists of integers: a list or tuple a step would keep Python's garbage collector busy.
+    """
 
     def __init__(self, cascade: Cascade) -> None:
         self.cascade = cascade
-        self.moves: list[tuple[int, int, int]] = []
-        self.counts = [_counts(cascade)]
+        self.moves: list[int] = []  # key, source, target of each
+        self.counts = _counts(cascade)
 
     def note_step(self) -> None:
         """Keep the moves and counters of the step that was just taken."""
         cascade = self.cascade
-        self.moves += [(key, source, target) for (key, target), source in cascade.entered.items()]
-        self.moves += [(key, source, cascade.tiers) for key, source in cascade.left]
-        self.counts.append(_counts(cascade))
+        for (key, target), source in cascade.entered.items():
+            self.moves += (key, source, target)
+        for key, source in cascade.left:
+            self.moves += (key, source, cascade.tiers)
+        self.counts += _counts(cascade)
 
     def result(self, served: list[int]) -> TierAccess:
         """Return all as arrays, with the tier that served each key."""
         tier = np.array(served, dtype=np.int64)
         moves = np.array(self.moves, dtype=np.int64).reshape(-1, 3)
-        counts = np.array(self.counts, dtype=np.int64)
-        steps = counts[1:] - counts[:-1]  # [B, columns, K]
+        counts = np.array(self.counts, dtype=np.int64).reshape(-1, 1 + 5 * self.cascade.tiers)
+        steps = counts[1:] - counts[:-1]
         hit = tier < self.cascade.tiers
         return TierAccess(tier, hit, moves[:, 0], moves[:, 1], moves[:, 2], _as_flows(steps))
 
@@ -109,13 +112,13 @@ def flows_so_far(cascade: Cascade) -> TierFlows:
     return _as_flows(np.array(_counts(cascade), dtype=np.int64))
 
 
-def _counts(cascade: Cascade) -> list[list[int]]:
-    """Return the counters: a row for the accesses, then one for each column of the flows."""
+def _counts(cascade: Cascade) -> list[int]:
+    """Return the counters: the accesses, then each column of the flows, tier by tier."""
     flows = cascade.flows
-    return [[flows.accesses] * cascade.tiers, *(getattr(flows, name).copy() for name in _FLOWS)]
+    return [flows.accesses, *flows.hits, *flows.created, *flows.up, *flows.down, *flows.dropped]
 
 
-def _as_flows(columns: Ids) -> TierFlows:
-    """Return flows whose columns, the accesses first, lie along the last axis but one."""
-    accesses, hits, created, up, down, dropped = np.moveaxis(columns, -2, 0)
-    return TierFlows(accesses[..., 0], hits, created, up, down, dropped)
+def _as_flows(counts: Ids) -> TierFlows:
+    """Return flows whose counters lie along the last axis."""
+    columns = counts[..., 1:].reshape(*counts.shape[:-1], 5, counts.shape[-1] // 5)
+    return TierFlows(counts[..., 0], *(columns[..., place, :] for place in range(5)))

@@ -20,7 +20,8 @@ it.
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
-from kvarray.policies.queues import Frequencies, Order
+from kvarray.policies.frequency import Frequencies
+from kvarray.policies.order import Order
 from kvarray.policies.runs import NOBODY, Run
 
 __all__ = ["WRITE_MODES", "Cascade", "Cell", "Flows"]
@@ -364,9 +365,14 @@ class Cascade:
             used = [run for run in used if run.tokens >= least or not self._is_offered(run, tier)]
         coming = sinking + [run for run in used if run.queue is None]
         leaving: list[Run] = []
-        if coming:
-            order.expect(coming)
-            leaving = self._make_room(tier, coming)
+        if not coming:
+            for run in used:
+                order.touch(run)
+            order.settle(order.size - order.capacity)
+            self._join(order, used)
+            return leaving
+        order.expect(coming)
+        leaving = self._make_room(tier, coming)
         for run in sinking:
             if run.start < run.stop:
                 self._let_in(run, tier, sunk=True)
@@ -379,10 +385,16 @@ class Cascade:
         order.settle(over)
         if over > 0:
             leaving += order.evict(over, NOBODY)
-        for run in coming + used:
+        self._join(order, sinking)
+        self._join(order, used)
+        return leaving
+
+    @staticmethod
+    def _join(order: Order, runs: Sequence[Run]) -> None:
+        """Join what lies side by side of the rows of some runs."""
+        for run in runs:
             if len(order.rows.get(run.row, ())) > 1:
                 order.join(run.row)
-        return leaving
 
     def _make_room(self, tier: int, coming: list[Run]) -> list[Run]:
         """Evict for newcomers what the step does not use, and turn away newcomers that are used too rarely."""

@@ -1,5 +1,6 @@
 """`TierSpec`: one level of memory, how large it is, and how it is reached from the tier above."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,7 +40,8 @@ class TierSpec:
     Raises
     ------
     TypeError, ValueError
-        If a figure is no number or out of range, both or neither of the capacities are given, or a word is unknown.
+        If a figure is no number or out of range, a link's bandwidth is infinite, both or neither of the capacities
+        are given, or a word is unknown.
 
     Examples
     --------
@@ -70,6 +72,8 @@ class TierSpec:
             link = getattr(self, field)
             if link is not None and not isinstance(link, Link):
                 raise TypeError(f"{field} of tier {self.name!r} must be a Link: got {link!r}")
+            if link is not None and not math.isfinite(link.bytes_per_second):
+                raise ValueError(f"{field} of tier {self.name!r} must have a finite bandwidth: got {link!r}")
         if self.down is not None and self.up is None:
             raise ValueError(f"tier {self.name!r} has a link down and none up")
         if self.admission not in ADMISSIONS:

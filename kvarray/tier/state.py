@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvarray.link import Link
-from kvarray.policies.queues import Frequencies, RandomOrder
+from kvarray.policies.drawn import RandomOrder
+from kvarray.policies.frequency import Frequencies
 from kvarray.policies.runs import Run
 from kvarray.tier.cascade import Cascade, Flows
 from kvarray.tier.spec import TierSpec

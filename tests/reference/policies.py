@@ -302,7 +302,7 @@ class Random:
         if key in self.keys:
             return True
         if len(self.keys) == self.capacity:
-            place = int(self.rng.integers(self.capacity))
+            [place] = self.rng.choice(self.capacity, 1, replace=False)
             last = self.keys.pop()
             if place < len(self.keys):
                 self.keys[place] = last
