@@ -211,7 +211,7 @@ def _parse_tokens(name: str, value: Any) -> int:
 
 
 def _parse_bandwidth(name: str, value: Any) -> float:
-    return as_real(name, parse_rate(value) if isinstance(value, str) else value, low=0.0, open_low=True, finite=False)
+    return as_real(name, parse_rate(value) if isinstance(value, str) else value, low=0.0, open_low=True)
 
 
 def _parse_scale(name: str, value: Any) -> float:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from kvarray.arrays import Ids, Seconds, as_real, refuse
+from kvarray.arrays import Ids, Seconds, as_real
 from kvarray.deploy.deployment import Deployment
 from kvarray.economics.cost import MemoryPrice
 
@@ -113,7 +113,5 @@ class Prices:
         each: Seconds = self.replica + (size_bytes * np.array(memory)).sum(axis=-1)
         for link, price in enumerate(links):
             if price:
-                rates = bytes_per_second[..., link]
-                refuse(f"{names[link + 1]}.bandwidth", "be finite, since it has a price", np.isinf(rates), rates)
-                each = each + rates * price
+                each = each + bytes_per_second[..., link] * price
         return each * deployment.replicas
