@@ -224,8 +224,8 @@ def test_more_of_any_tier_never_lowers_the_hits_of_lru(trace, both, data):
 @FEWER
 @given(served_traces(), st.integers(1, 6), st.integers(1, 6), st.booleans())
 def test_where_loading_is_faster_than_computing_more_hits_never_raise_the_time(trace, fewer, more, queueing):
-    """Computing takes a second a token and more; loading none at all with queues, little without."""
-    link = Link(np.inf) if queueing else Link(trace.block_size * 4.0)
+    """Computing takes a second a token and more; loading next to nothing with queues, little without."""
+    link = Link(1e18) if queueing else Link(trace.block_size * 4.0)
     prefill = PrefillTime(0.5, 1.0, 0.25)
 
     def run(blocks):
