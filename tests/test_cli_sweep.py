@@ -70,7 +70,6 @@ def ask(capsys, *arguments):
         (["--tier", "gpu=2blocks", "--tier", "cpu=1GiB@1GB/s"], "must hold the largest request"),
         (["--tier", "gpu=3blocks"], "unknown axis 'cpu.capacity'"),
         (["--keep", __file__], "no parts of a sweep"),
-        (["--plot", "x.what"], "a plot's file must end in"),
         (["--html", "/no/such/folder/page.html"], "No such file or directory"),
     ],
 )
@@ -185,6 +184,12 @@ def test_a_plot(story, tmp_path, ending):
     target = tmp_path / f"sweep.{ending}"
     assert main(["sweep", *story, "--plot", str(target)]) == 0
     assert target.stat().st_size > 1000
+
+
+def test_a_plot_of_no_kind(capsys, story, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs kvarray[plot]")
+    assert main(["sweep", *story, "--plot", str(tmp_path / "sweep.what")]) == 2
+    assert "a plot's file must end in" in capsys.readouterr().err
 
 
 # --- the page

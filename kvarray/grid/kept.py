@@ -38,7 +38,7 @@ def write_parts(path: str | PathLike[str], key: str, finished: Mapping[tuple[int
         f"{start}:{stop}/{name}": column for (start, stop), part in finished.items() for name, column in part.items()
     }
     with open(path, "wb") as file:
-        np.savez(file, allow_pickle=False, key=np.array(key), **columns)
+        np.savez(file, key=np.array(key), **columns)
 
 
 def read_parts(path: str | PathLike[str], key: str) -> dict[tuple[int, int], Columns]:
