@@ -177,9 +177,9 @@ def _sweep(args: argparse.Namespace, trace: Trace, grid: Grid) -> Sweep:
             )
         except SweepError as error:
             if not args.keep:
-                raise
+                raise ValueError(f"{error}; with --keep FILE the finished parts would be kept") from None
             write_parts(args.keep, key, error.finished)
-            raise ValueError(f"{error} (the finished parts are in {args.keep}: run this again to go on)") from None
+            raise ValueError(f"{error}; the finished parts are in {args.keep}, run this again to go on") from None
 
 
 def _executor(args: argparse.Namespace, stack: ExitStack) -> tuple[Any, int]:

@@ -67,7 +67,7 @@ def _of_axis(result: Sweep, axis: Axis, row: int) -> Answer:
         each = rise / ((axis.values[high] - axis.values[low]) / size)
         stops = f"{axis.label(int(enough))} has {_SHARE:.0%} of it, more stops paying"
         if enough == high:
-            stops = "all of it is needed for most of that"
+            stops = f"it still pays at {axis.label(high)}"
         text = (
             f"{axis.name}: from {axis.label(low)} to {axis.label(high)} the gain moves by {_signed(rise)}, "
             f"{_signed(each)} a {unit} on the mean; {stops}"

@@ -173,7 +173,7 @@ def _run(
         names = ", ".join(f"{start}:{stop}" for start, stop in sorted(lost)[:5]) + (", ..." if len(lost) > 5 else "")
         raise SweepError(
             f"{len(lost)} of {len(parts)} parts of the sweep were lost ({names}), the first with "
-            f"{type(lost[first]).__name__}: {str(lost[first]) or 'no message'}; run them again with finished=",
+            f"{type(lost[first]).__name__}: {str(lost[first]) or 'no message'}",
             lost=sorted(lost),
             finished=done,
         ) from lost[first]
