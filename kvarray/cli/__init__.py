@@ -48,6 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(args.command, f"{where}{error.strerror or error}")
     except (KVArrayError, ValueError, ImportError) as error:
         return _refuse(args.command, str(error))
+    except OverflowError as error:
+        return _refuse(args.command, f"a number is too large: {error}")
+    except MemoryError as error:
+        return _refuse(args.command, f"the answer needs more memory than there is: {error}")
+    except RecursionError:
+        return _refuse(args.command, "a file is nested too deeply")
     return 0
 
 
