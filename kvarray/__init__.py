@@ -40,10 +40,12 @@ from kvarray.errors import (
     InvariantError,
     KVArrayError,
     OversizeError,
+    SweepError,
     TraceError,
     TransferError,
 )
 from kvarray.fitting import Fit, fit_costs
+from kvarray.grid import Grid, Prices, Sweep, sweep
 from kvarray.hashing import chain_hashes, content_hashes, hash_blocks, image_block_keys, namespace_hash
 from kvarray.link import LINKS, Link, LinkFit, fit_link
 from kvarray.migrate import (
@@ -131,6 +133,7 @@ __all__ = [
     "FixedState",
     "Footprint",
     "Gpu",
+    "Grid",
     "HitCurve",
     "InvariantError",
     "KVArrayError",
@@ -151,12 +154,15 @@ __all__ = [
     "PrefillFlops",
     "PrefillTime",
     "PrefixSteps",
+    "Prices",
     "RadixTree",
     "Replay",
     "Schedule",
     "Separation",
     "ServedBatch",
     "SizeSearch",
+    "Sweep",
+    "SweepError",
     "TableStats",
     "TierAccess",
     "TierCost",
@@ -213,6 +219,7 @@ __all__ = [
     "step_policy",
     "step_prefix",
     "stream_curve",
+    "sweep",
     "tier_curve",
     "ttl_curve",
     "working_set",

@@ -116,11 +116,13 @@ def test_negative_ttl():
         reuse.ttl_curve(make_trace(STORY)).hit_blocks(-1.0)
 
 
-def test_one_level_for_single_requests():
+def test_many_levels_for_single_requests():
     curve = reuse.hit_curve(make_trace(STORY))
     for ask in (curve.request_hit_blocks, curve.request_hit_tokens):
-        with pytest.raises(ValueError, match=r"level must be one number: got shape \(2,\)"):
-            ask([1, 2])
+        assert ask([[1, 2], [0, 9]]).tolist() == [
+            [ask(1).tolist(), ask(2).tolist()],
+            [ask(0).tolist(), ask(9).tolist()],
+        ]
 
 
 def test_runs_of_something_else():

@@ -14,7 +14,7 @@ from kvarray.errors import KVArrayError
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = ("curve", "size", "tiers", "transfer", "replay", "demo")
+COMMANDS: tuple[str, ...] = ("curve", "size", "tiers", "transfer", "replay", "sweep", "trace", "demo")
 """Names of the modules of this package that are subcommands, in the order of the help."""
 
 

@@ -153,6 +153,13 @@ class LruHits:
     deployment : Deployment
         Whose tiers are a stack, see `Deployment.is_stack`; their sizes are not asked.
 
+    Attributes
+    ----------
+    curve : HitCurve
+        Of all replicas together, each with its own blocks: what any one size hits.
+    usable : ndarray of int64, shape (B,)
+        As in `TierHits`.
+
     Raises
     ------
     ValueError
@@ -179,9 +186,9 @@ class LruHits:
             )
         self._exclusive = deployment.write_mode == "exclusive"
         self._smaller_below = deployment.smaller_below
-        self._curve = hit_curve(routed.joined)
+        self.curve = hit_curve(routed.joined)
         self._most = routed.trace.num_blocks
-        self._usable = usable_blocks(routed.trace, deployment)[routed.order]
+        self.usable = usable_blocks(routed.trace, deployment)[routed.order]
 
     def at(self, sizes: ArrayLike) -> TierHits:
         """Return the hits of tiers of some sizes.
@@ -205,6 +212,14 @@ class LruHits:
         -----
         Snapshot law. O(M) for each distinct cut of the recency list, and O(B K) for each configuration.
         """
+        cuts = self.cuts(sizes)
+        levels, place = np.unique(cuts, return_inverse=True)
+        blocks, tokens = self.up_to(levels)
+        place = place.reshape(cuts.shape)
+        return TierHits(_by_tier(blocks, place), _by_tier(tokens, place), self.usable)
+
+    def cuts(self, sizes: ArrayLike) -> Ids:
+        """Return the places at which sizes cut the recency list, int64, shape (..., K); errors as in `at`."""
         array = np.asarray(sizes)
         if array.ndim == 0:
             raise ValueError("sizes must have the capacity of each tier along the last axis: got one number")
@@ -217,11 +232,13 @@ class LruHits:
             if not self._smaller_below:
                 refuse("sizes", "not fall from tier to tier under write-through", shrinks, array)
             cuts = np.maximum.accumulate(array, axis=-1)
-        levels, place = np.unique(np.minimum(cuts, self._most + 1), return_inverse=True)
-        place = place.reshape(array.shape)
-        blocks = np.array([self._curve.request_hit_blocks(level) for level in levels])  # [levels, B]
-        tokens = np.array([self._curve.request_hit_tokens(level) for level in levels])
-        return TierHits(_by_tier(blocks, place), _by_tier(tokens, place), self._usable)
+        capped: Ids = np.minimum(cuts, self._most + 1)
+        return capped
+
+    def up_to(self, levels: Ids) -> tuple[Ids, Ids]:
+        """Return the hit blocks and hit tokens of each request above some cuts, shape (levels, B). O(M) for each."""
+        blocks = self.curve.request_hit_blocks(levels)
+        return blocks, self.curve.tokens_of_blocks(blocks, levels)
 
 
 def _by_tier(column: Ids, place: Ids) -> Ids:

@@ -34,7 +34,7 @@ from kvarray.ragged import lengths_to_offsets, take_rows
 from kvarray.reuse.curve import first_counted
 from kvarray.trace import Trace
 
-__all__ = ["Routed", "prefix_aware_costs", "route"]
+__all__ = ["Routed", "check_fit", "prefix_aware_costs", "route"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +181,7 @@ def route(trace: Trace, deployment: Deployment, *, rate_scale: float = 1.0) -> R
         trace = trace.reblock(deployment.block_size)
     if not trace.has_blocks:
         raise TraceError("the trace has no block ids (lengths and arrivals alone): nothing can be cached")
-    _check_fit(trace, deployment)
+    check_fit(trace, deployment)
     looks_at_state = deployment.replicas > 1 and deployment.routing in ("least_loaded", "prefix_aware")
     arrival = trace.arrival_s
     if (deployment.queueing or looks_at_state) and trace.num_requests > 1 and arrival[0] == arrival[-1]:
@@ -244,7 +244,7 @@ def prefix_aware_costs(
     return as_real("overlap_weight", overlap_weight, low=0.0) * (request - cached) + decode
 
 
-def _check_fit(trace: Trace, deployment: Deployment) -> None:
+def check_fit(trace: Trace, deployment: Deployment) -> None:
     """Refuse a trace whose largest request does not fit the first tier of a replica."""
     assert trace.block_size is not None  # the trace has block ids
     room = int(deployment.tier_blocks(trace.block_size)[0])

@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvarray.arrays import Flags, Ids, Seconds, as_floats, as_ints, as_real
-from kvarray.ragged import row_sums
 from kvarray.reuse.distances import Runs, runs_of, stream_runs
 from kvarray.trace import Trace
 
@@ -161,6 +160,7 @@ class HitCurve:
         self.num_distinct = num_distinct
         self._counted = counted
         self._request, self._length, self._first, self._rises = request, length, first, rises
+        self._begins = np.searchsorted(request, np.arange(len(counted.block_counts) + 1))  # of each request's runs
         self._blocks: _Ramps | _Steps = _Ramps(first - 1, length) if rises else _Steps(first, length)
 
         # The last block of a request may be partial: it counts less than a block in tokens, from its own level on.
@@ -193,20 +193,16 @@ class HitCurve:
         return level[can_hit], np.ones(int(can_hit.sum()), dtype=np.int64)
 
     def _sum_by_request(self, values: Ids) -> Ids:
-        """Return the sum of a column of the runs over each counted request."""
-        return row_sums(values, np.searchsorted(self._request, np.arange(len(self._counted.block_counts) + 1)))
+        """Return the sum of columns of the runs over each counted request, shape (..., B)."""
+        running = np.zeros((*values.shape[:-1], values.shape[-1] + 1), dtype=np.int64)
+        np.cumsum(values, axis=-1, out=running[..., 1:])
+        return np.diff(running.take(self._begins, axis=-1))
 
     def _levels(self, levels: ArrayLike) -> NDArray[Any]:
         if self.axis == "seconds":
             return _to_the_microsecond(as_floats("ttl_s", levels, low=0.0, finite=False))
         array = np.asarray(levels)
         return as_ints("capacities", array.ravel(), low=0).reshape(array.shape)
-
-    def _level(self, level: float) -> NDArray[Any]:
-        at = self._levels(level)
-        if at.ndim:
-            raise ValueError(f"level must be one number: got shape {at.shape}")
-        return at
 
     def hit_blocks(self, levels: ArrayLike) -> Ids:
         """Return the number of hit blocks at each level, int64."""
@@ -226,20 +222,28 @@ class HitCurve:
         """Return the number of requests all of whose blocks hit at each level, int64. A request has to have one."""
         return self._whole(self._levels(levels))
 
-    def request_hit_blocks(self, level: float) -> Ids:
-        """Return the hit blocks of each counted request at one level, int64, shape (B,). O(M)."""
-        at = self._level(level)
+    def request_hit_blocks(self, levels: ArrayLike) -> Ids:
+        """Return the hit blocks of each counted request, int64, shape (..., B) for levels of shape (...).
+
+        O(M) for each level.
+        """
+        at = self._levels(levels)[..., None]
         if self._rises:
-            hits = np.clip(at - (self._first - 1), 0, self._length)
+            hits = at - (self._first - 1)
+            np.clip(hits, 0, self._length, out=hits)
         else:
             hits = np.where(self._first <= at, self._length, 0)
         return self._sum_by_request(hits)
 
-    def request_hit_tokens(self, level: float) -> Ids:
-        """Return the tokens of the hit blocks of each counted request at one level, int64, shape (B,). O(M)."""
-        tokens = self.request_hit_blocks(level) * self._counted.block_size
-        has_hit = self._last_level <= self._level(level)
-        tokens[self._last_request[has_hit]] -= self._last_missing[has_hit]
+    def request_hit_tokens(self, levels: ArrayLike) -> Ids:
+        """Return the tokens of the hit blocks of each counted request; shapes and cost as of `request_hit_blocks`."""
+        return self.tokens_of_blocks(self.request_hit_blocks(levels), levels)
+
+    def tokens_of_blocks(self, hit_blocks: Ids, levels: ArrayLike) -> Ids:
+        """Return the tokens of what `request_hit_blocks` gave for the same levels."""
+        tokens = hit_blocks * self._counted.block_size
+        has_hit = self._last_level <= self._levels(levels)[..., None]
+        tokens[..., self._last_request] -= np.where(has_hit, self._last_missing, 0)
         return tokens
 
     def hit_rate(self, levels: ArrayLike, *, unit: str = "token") -> Any:
