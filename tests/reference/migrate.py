@@ -40,9 +40,8 @@ def transfer(sizes, ready, engine, nodes=None):
             blocks[i]["attempts"] += 1
 
     send(range(len(sizes)), list(range(len(fail))), NEVER)
-    for failing in sorted(range(len(fail)), key=lambda s: (fail[s], s)):
-        moment = fail[failing]
-        left = [i for i, block in enumerate(blocks) if block["stream"] == failing and block["finish"] > moment]
+    for moment in sorted(set(fail)):
+        left = [i for i, block in enumerate(blocks) if fail[block["stream"]] == moment and block["finish"] > moment]
         if not left:
             continue
         alive = [s for s in range(len(fail)) if fail[s] > moment]
