@@ -10,6 +10,7 @@ from kvarray.block import (
     TableStats,
     TokenTable,
 )
+from kvarray.deploy import Deployment, Replay, Separation, replay
 from kvarray.economics import (
     FixedState,
     Footprint,
@@ -124,6 +125,7 @@ __all__ = [
     "Copies",
     "DecodeFit",
     "DecodeTime",
+    "Deployment",
     "Evicted",
     "Fit",
     "FixedState",
@@ -150,7 +152,9 @@ __all__ = [
     "PrefillTime",
     "PrefixSteps",
     "RadixTree",
+    "Replay",
     "Schedule",
+    "Separation",
     "ServedBatch",
     "SizeSearch",
     "TableStats",
@@ -202,6 +206,7 @@ __all__ = [
     "poisson_arrivals",
     "processor_sharing_queue",
     "read_trace",
+    "replay",
     "round_robin_timeline",
     "schedule_batch",
     "serial_timeline",

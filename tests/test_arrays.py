@@ -108,3 +108,15 @@ def test_as_uint64_refuses(values, message):
 @given(st.lists(st.integers(0, 2**64 - 1)))
 def test_as_uint64_keeps_every_uint64(values):
     assert arrays.as_uint64("x", values).tolist() == values
+
+
+@pytest.mark.parametrize("check", [arrays.as_ints, arrays.as_floats, arrays.as_hashes])
+def test_ragged_lists_are_refused(check):
+    with pytest.raises(ValueError, match="x must be an array: its rows have different lengths"):
+        check("x", [[1, 2], [3]])
+
+
+@pytest.mark.parametrize("value", [2**63, 2**70, -(2**63) - 1])
+def test_one_integer_fits_64_bits(value):
+    with pytest.raises(ValueError, match=r"x must be (less than 2\^63|-2\^63 or more): got "):
+        arrays.as_int("x", value)

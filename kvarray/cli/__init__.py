@@ -14,7 +14,7 @@ from kvarray.errors import KVArrayError
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = ("curve", "size", "tiers", "transfer", "demo")
+COMMANDS: tuple[str, ...] = ("curve", "size", "tiers", "transfer", "replay", "demo")
 """Names of the modules of this package that are subcommands, in the order of the help."""
 
 
@@ -48,6 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(args.command, f"{where}{error.strerror or error}")
     except (KVArrayError, ValueError, ImportError) as error:
         return _refuse(args.command, str(error))
+    except OverflowError as error:
+        return _refuse(args.command, f"a number is too large: {error}")
+    except MemoryError as error:
+        return _refuse(args.command, f"the answer needs more memory than there is: {error}")
+    except RecursionError:
+        return _refuse(args.command, "a file is nested too deeply")
     return 0
 
 

@@ -3,6 +3,7 @@
 from kvarray.plot.curve import plot_curve
 from kvarray.plot.demo import plot_bars, plot_scenario, plot_tier_access, plot_tree
 from kvarray.plot.figure import new_figure, save_figure
+from kvarray.plot.replay import plot_replay
 from kvarray.plot.tiers import plot_gain, plot_policies
 from kvarray.plot.transfer import plot_schedule, plot_sweep, plot_timeline
 
@@ -12,6 +13,7 @@ __all__ = [
     "plot_curve",
     "plot_gain",
     "plot_policies",
+    "plot_replay",
     "plot_scenario",
     "plot_schedule",
     "plot_sweep",

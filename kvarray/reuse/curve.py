@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import Flags, Ids, as_floats, as_ints, as_real
+from kvarray.arrays import Flags, Ids, Seconds, as_floats, as_ints, as_real
 from kvarray.ragged import row_sums
-from kvarray.reuse.distances import Runs, prefix_runs, stream_runs
+from kvarray.reuse.distances import Runs, runs_of, stream_runs
 from kvarray.trace import Trace
 
 __all__ = ["UNITS", "HitCurve", "first_counted", "hit_curve", "stream_curve", "ttl_curve"]
@@ -105,6 +105,12 @@ class _Ramps:
         since_begin: Ids = level * begun - self.begin_sums[begun]
         since_end: Ids = level * ended - self.end_sums[ended]
         return since_begin - since_end
+
+
+def _to_the_microsecond(seconds: Seconds) -> Seconds:
+    """Round times so that those written alike are equal: as floats, 0.4 - 0.1 is more than 0.3."""
+    with np.errstate(over="ignore"):  # times beyond 1e302 s become infinite
+        return np.round(seconds, 6)
 
 
 class HitCurve:
@@ -192,9 +198,15 @@ class HitCurve:
 
     def _levels(self, levels: ArrayLike) -> NDArray[Any]:
         if self.axis == "seconds":
-            return as_floats("ttl_s", levels, low=0.0, finite=False)
+            return _to_the_microsecond(as_floats("ttl_s", levels, low=0.0, finite=False))
         array = np.asarray(levels)
         return as_ints("capacities", array.ravel(), low=0).reshape(array.shape)
+
+    def _level(self, level: float) -> NDArray[Any]:
+        at = self._levels(level)
+        if at.ndim:
+            raise ValueError(f"level must be one number: got shape {at.shape}")
+        return at
 
     def hit_blocks(self, levels: ArrayLike) -> Ids:
         """Return the number of hit blocks at each level, int64."""
@@ -216,7 +228,7 @@ class HitCurve:
 
     def request_hit_blocks(self, level: float) -> Ids:
         """Return the hit blocks of each counted request at one level, int64, shape (B,). O(M)."""
-        at = self._levels(level)
+        at = self._level(level)
         if self._rises:
             hits = np.clip(at - (self._first - 1), 0, self._length)
         else:
@@ -226,7 +238,7 @@ class HitCurve:
     def request_hit_tokens(self, level: float) -> Ids:
         """Return the tokens of the hit blocks of each counted request at one level, int64, shape (B,). O(M)."""
         tokens = self.request_hit_blocks(level) * self._counted.block_size
-        has_hit = self._last_level <= self._levels(level)
+        has_hit = self._last_level <= self._level(level)
         tokens[self._last_request[has_hit]] -= self._last_missing[has_hit]
         return tokens
 
@@ -384,7 +396,7 @@ def hit_curve(trace: Trace, *, window: float = 0.0, runs: Runs | None = None) ->
     >>> hit_curve(trace, window=0.5).hit_blocks([1, 2, 3, 4])
     array([2, 4, 4, 5])
     """
-    return _capacity_curve(trace, prefix_runs(trace) if runs is None else runs, window)
+    return _capacity_curve(trace, runs_of(trace, runs), window)
 
 
 def stream_curve(trace: Trace, *, order: str = "head_first", window: float = 0.0) -> HitCurve:
@@ -435,7 +447,8 @@ def ttl_curve(trace: Trace, *, window: float = 0.0, runs: Runs | None = None) ->
     """Return the hits of a cache of any size whose entries live for a given time, for every such time.
 
     A block hits when the request that used it last arrived at most the time to live before; a use renews its lease.
-    Deeper blocks were never used later, so the hits of a request are a prefix here too.
+    Deeper blocks were never used later, so the hits of a request are a prefix here too. Times are compared to the
+    microsecond.
 
     Parameters
     ----------
@@ -455,7 +468,7 @@ def ttl_curve(trace: Trace, *, window: float = 0.0, runs: Runs | None = None) ->
     >>> ttl_curve(trace).hit_blocks([59.9, 60.0])
     array([0, 2])
     """
-    runs = prefix_runs(trace) if runs is None else runs
+    runs = runs_of(trace, runs)
     counted = _Counted.of(trace, window)
     wanted = runs.is_hot & (runs.request >= counted.first)
     request = runs.request[wanted]
@@ -464,7 +477,7 @@ def ttl_curve(trace: Trace, *, window: float = 0.0, runs: Runs | None = None) ->
         axis="seconds",
         request=request - counted.first,
         length=runs.length[wanted],
-        first=trace.arrival_s[request] - trace.arrival_s[runs.previous[wanted]],
+        first=_to_the_microsecond(trace.arrival_s[request] - trace.arrival_s[runs.previous[wanted]]),
         holds_last=runs.holds_last[wanted],
         rises=False,
         num_distinct=runs.num_distinct,
