@@ -35,6 +35,7 @@ from kvarray.arrays import (
 from kvarray.errors import InvariantError, TransferError
 from kvarray.link import Link
 from kvarray.timeline import Timeline, assigned_timeline, least_loaded_timeline, round_robin_timeline
+from kvarray.timeline.streams import as_num_resources
 
 __all__ = ["LostAttempts", "Transfer", "TransferEngine"]
 
@@ -165,7 +166,7 @@ class TransferEngine:
         self.bytes_per_second = _per_stream("bytes_per_second", bytes_per_second, open_low=True)
         self.latency_s = _per_stream("latency_s", latency_s)
         self.alpha_s = _per_stream("alpha_s", alpha_s)
-        self.num_streams = as_positive_int(
+        self.num_streams = as_num_resources(
             "num_streams", self.bytes_per_second.shape[-1] if num_streams is None else num_streams
         )
         self.fragment_bytes = (
