@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvarray.economics.latency import PrefillFlops, PrefillTime
@@ -176,6 +176,10 @@ def test_searches_refuse():
         )  # fmt: skip
     with pytest.raises(ValueError, match="piece_bytes must have two pieces or more"):
         overlap_bandwidth([1.0], [1.0])
+    with pytest.raises(ValueError, match=r"stream_shares must have one item for each stream: got shape \(0,\)"):
+        overlap_bandwidth([1.0, 1.0], [1.0, 1.0], stream_shares=[])
+    with pytest.raises(ValueError, match="piece_bytes, compute_s, overhead_s and latency_s must broadcast"):
+        overlap_bandwidth(np.ones((2, 2)), [1.0, 1.0], latency_s=[1.0, 1.0, 1.0])
 
 
 def test_a_schedule_over_streams_that_all_fail():
@@ -460,19 +464,48 @@ def test_later_requests_change_nothing_for_earlier_ones(figures, batch, name, cu
 POSITIVE = st.integers(1, 20).map(float)
 
 
-@given(st.lists(st.tuples(POSITIVE, POSITIVE), min_size=2, max_size=6))
-def test_the_overlap_bandwidth_is_the_smallest_without_stall(pieces):
+@given(
+    st.lists(st.tuples(st.integers(0, 20).map(float), POSITIVE), min_size=2, max_size=8),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.sampled_from([0.0, 0.13]),
+    st.sampled_from([0.0, 0.37]),
+)
+@example([(5.0, 5.0)] * 4, [1, 1, 1, 1], 0.0, 0.0)  # each stream has the time of one layer, not of four
+@example([(5.0, 5.0)] * 4, [1], 0.0, 0.37)
+def test_the_overlap_bandwidth_is_the_smallest_without_stall(pieces, shares, overhead, latency):
     size, compute = np.array(pieces).T
-    needed = float(overlap_bandwidth(size, compute))
-    assert needed == pytest.approx(twin.overlap_bandwidth(size.tolist(), compute.tolist(), low=1e-3), rel=1e-6)
-    schedule = PDScheduler(TransferEngine(needed)).layered(size, prefill_s=compute, decode_s=0.0)
-    assert schedule.exposed_transfer_s == pytest.approx(size[-1] / needed)
+    needed = float(overlap_bandwidth(size, compute, overhead_s=overhead, latency_s=latency, stream_shares=shares))
+    expected = twin.overlap_bandwidth(
+        size.tolist(), compute.tolist(), overhead=overhead, latency=latency, shares=shares, low=1e-3
+    )
+    assert needed == pytest.approx(expected, rel=1e-6, abs=1.1e-3)
+    if not 0.0 < needed < math.inf:
+        return
+    engine = TransferEngine(needed * np.array(shares) / sum(shares), latency_s=latency, alpha_s=overhead)
+    schedule = PDScheduler(engine).layered(size, prefill_s=compute, decode_s=0.0)
+    assert schedule.transfer.arrive_s[:-1].max() <= schedule.prefill.finish_s[-1] * (1 + 1e-9)
+    last = engine.transfer(size[-1:], streams=[(len(size) - 1) % len(shares)])
+    assert schedule.exposed_transfer_s == pytest.approx(last.arrive_s[0])
+
+
+@given(st.lists(st.lists(POSITIVE, min_size=3, max_size=3), min_size=1, max_size=3), st.integers(1, 3))
+def test_bandwidths_of_worlds_that_never_meet(sizes, num_streams):
+    compute, latency, shares = [1.0, 2.0, 3.0], np.arange(len(sizes)) / 4, np.ones(num_streams)
+    together = overlap_bandwidth(sizes, compute, latency_s=latency, stream_shares=shares)
+    alone = [
+        overlap_bandwidth(size, compute, latency_s=one, stream_shares=shares).tolist()
+        for size, one in zip(sizes, latency, strict=True)
+    ]
+    assert together.tolist() == alone
 
 
 def test_overheads_can_be_too_much_for_any_bandwidth():
     assert overlap_bandwidth([1.0, 1.0], [2.0, 2.0], overhead_s=1.0).tolist() == 1.0
     assert overlap_bandwidth([1.0, 1.0], [2.0, 2.0], overhead_s=2.0).tolist() == math.inf
+    assert overlap_bandwidth([1.0, 1.0], [2.0, 2.0], latency_s=2.0).tolist() == math.inf
+    assert overlap_bandwidth([1e60, 1.0], [0.0, 1e-300]).tolist() == math.inf
     assert overlap_bandwidth([0.0, 1.0], [2.0, 2.0]).tolist() == 0.0
+    assert overlap_bandwidth([0.0, 1.0], [2.0, 2.0], overhead_s=3.0, latency_s=3.0).tolist() == 0.0  # nothing to move
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 30))

@@ -2,9 +2,10 @@
 
 Modelled: each stream moves one block at a time and is busy for its fragments and its bytes; a block has arrived one
 latency after its stream is done with it, and the stream does not wait for that. Blocks are assigned when the batch is
-submitted, round robin or each to the stream that will have moved it first, and keep their order on a stream. When a
-stream fails, the block on its way and those behind it are assigned anew to the streams that are left, behind what
-these have to do already; what had left the stream, if only just, arrives.
+submitted, round robin or each to the stream that will have moved it first, and keep their order on a stream. When
+streams fail, the blocks on their way and those behind them are assigned anew in order of the batch, by the same rule
+(round robin begins with the first stream that is left), behind what the streams left have to do already. Streams that
+fail at one moment fail together. What had left its stream, if only just, arrives.
 
 Left out: repair of a stream, and the time it takes to notice a failure. Mooncake's engine cuts requests into slices
 and picks a device for each, NIXL leaves the choice to its backend: here a block goes to one stream as a whole, so
@@ -34,6 +35,7 @@ from kvarray.arrays import (
 from kvarray.errors import InvariantError, TransferError
 from kvarray.link import Link
 from kvarray.timeline import Timeline, assigned_timeline, least_loaded_timeline, round_robin_timeline
+from kvarray.timeline.streams import as_num_resources
 
 __all__ = ["LostAttempts", "Transfer", "TransferEngine"]
 
@@ -164,7 +166,7 @@ class TransferEngine:
         self.bytes_per_second = _per_stream("bytes_per_second", bytes_per_second, open_low=True)
         self.latency_s = _per_stream("latency_s", latency_s)
         self.alpha_s = _per_stream("alpha_s", alpha_s)
-        self.num_streams = as_positive_int(
+        self.num_streams = as_num_resources(
             "num_streams", self.bytes_per_second.shape[-1] if num_streams is None else num_streams
         )
         self.fragment_bytes = (
@@ -283,7 +285,7 @@ class TransferEngine:
 
         Notes
         -----
-        Sequential law in the order of the blocks, O(N S) for each world and failing stream.
+        Sequential law in the order of the blocks, O(N S) for each world and moment at which streams fail.
 
         Examples
         --------
@@ -358,16 +360,15 @@ class TransferEngine:
         return replace(timeline, resource=streams[timeline.resource], num_resources=self.num_streams)
 
     def _survive(self, timeline: Timeline, size: Seconds, node: Ids | None) -> tuple[Timeline, Ids, list[LostAttempts]]:
-        """Send again what failing streams have not moved; the loop is over failures, in order of time."""
+        """Send again what failing streams have not moved; the loop is over the moments at which some fail."""
         shape = timeline.finish_s.shape
         size = np.broadcast_to(size, shape)
         nodes = None if node is None else np.broadcast_to(node, shape)
         start, finish, work = timeline.start_s, timeline.finish_s, np.array(timeline.work_s)
         stream, attempts = np.array(timeline.resource), np.ones(shape, dtype=np.int64)
         lost: list[LostAttempts] = []
-        for failing in np.argsort(self.fail_s, kind="stable"):
-            moment = self.fail_s[failing]
-            is_lost = (stream == failing) & (finish > moment)
+        for moment in np.unique(self.fail_s):
+            is_lost = (self.fail_s[stream] == moment) & (finish > moment)
             if not is_lost.any():
                 continue
             alive = np.flatnonzero(self.fail_s > moment)
