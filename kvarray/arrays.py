@@ -17,7 +17,7 @@ few offending places with their values, and the rule.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,8 +41,10 @@ __all__ = [
     "as_real",
     "as_uint64",
     "check_broadcast",
+    "check_items",
     "check_offsets",
     "check_same_length",
+    "check_type",
     "refuse",
 ]
 
@@ -61,6 +63,8 @@ NO_NODE = -1
 """No node of a tree; never used as an index."""
 NO_HASH = np.uint64(0)
 """Hash of a block that has none."""
+
+_Checked = TypeVar("_Checked")
 
 _SHOWN = 5  # offending places that a message lists
 _LARGEST_AMOUNT = 1e60
@@ -417,6 +421,20 @@ def check_broadcast(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         raise ValueError(f"{names} must broadcast: got {' and '.join(map(str, shapes))}") from None
 
 
+def check_items(name: str, array: NDArray[Any], count: int, *, of: str) -> None:
+    """Raise `ValueError` unless the last axis has one item for each of `count` things, or one for all of them.
+
+    Examples
+    --------
+    >>> check_items("work_s", np.ones(2), 3, of="jobs")
+    Traceback (most recent call last):
+        ...
+    ValueError: work_s must have one item for each of 3 jobs: got shape (2,)
+    """
+    if array.ndim and array.shape[-1] not in (1, count):
+        raise ValueError(f"{name} must have one item for each of {count} {of}: got shape {array.shape}")
+
+
 def check_offsets(name: str, offsets: Ids, num_values: int) -> None:
     """Raise `ValueError` unless `offsets` cut `num_values` values into rows.
 
@@ -445,3 +463,18 @@ def check_offsets(name: str, offsets: Ids, num_values: int) -> None:
     falls = np.zeros(len(offsets), dtype=np.bool_)
     np.less(offsets[1:], offsets[:-1], out=falls[1:])
     refuse(name, "not decrease", falls, offsets)
+
+
+def check_type(name: str, value: object, kind: type[_Checked]) -> _Checked:
+    """Return `value`, or raise `TypeError` where it is not of a class.
+
+    Examples
+    --------
+    >>> check_type("link", 25e9, str)
+    Traceback (most recent call last):
+        ...
+    TypeError: link must be a str: got 25000000000.0
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}: got {value!r}")
+    return value

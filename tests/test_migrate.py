@@ -110,10 +110,13 @@ def test_the_transfer_scenario():
             lambda s: s.chunked([1.0, 1.0], prefill_s=[1.0] * 3, decode_s=1.0),
             "chunk_bytes and prefill_s must broadcast",
         ),
-        (lambda s: s.chunked([1.0], prefill_s=[1.0, 1.0], decode_s=1.0), "one item for each of 1 pieces: got 2"),
+        (lambda s: s.chunked([1.0], prefill_s=[1.0, 1.0], decode_s=1.0), "one item for each of 1 pieces: got shape"),
         (lambda s: s.sequential([1.0], decode_s=1.0, num_streams=0), "num_streams must be 1 or more: got 0"),
         (lambda s: s.sequential([1.0], decode_s=1.0, num_streams=3), "num_streams must be 2 or fewer: got 3"),
-        (lambda s: s.pipelined(np.ones((3, 1)), decode_s=np.ones((2, 1))), "must broadcast"),
+        (
+            lambda s: s.pipelined(np.ones((3, 1)), decode_s=np.ones((2, 1))),
+            "engine, overlap_efficiency, block_bytes, prefill_s and decode_s must broadcast",
+        ),
         (lambda s: s.pipelined(np.ones((3, 1)), prefill_s=np.ones((2, 1)), decode_s=1.0), "must broadcast"),
     ],
 )
@@ -128,6 +131,11 @@ def test_a_schedule_refuses(call, message):
         (TransferEngine(1.0), 1.5, "overlap_efficiency must be 1 or less: got 1.5"),
         (TransferEngine(1.0), -0.5, "overlap_efficiency must be 0 or more: got -0.5"),
         (TransferEngine(1.0), math.nan, "overlap_efficiency must be finite"),
+        (
+            TransferEngine(np.ones((3, 1))),
+            [0.5, 0.5],
+            r"engine and overlap_efficiency must broadcast: got \(3,\) and \(2,\)",
+        ),
         (TransferEngine(1.0, fail_s=1.0), 0.5, "overlap_efficiency must be 1 where streams may fail"),
         (TransferEngine(1.0, stream_node=[0], numa_penalty=2.0), 1.0, "engine must have no NUMA penalty"),
     ],
@@ -144,8 +152,8 @@ def test_a_scheduler_refuses(engine, efficiency, message):
         ({"piece_offsets": [0, 2, 2]}, r"piece_offsets must rise, .* piece_offsets\[2\] = 2"),
         ({"piece_offsets": [0, 1]}, "piece_offsets must begin at 0 and end at the number of values, 2"),
         ({"piece_offsets": [0, 2]}, "piece_offsets must be of 2 requests: got 1"),
-        ({"decode_s": [1.0, 1.0, 1.0]}, "arrival_s and decode_s must broadcast"),
-        ({"prefill_s": [1.0, 1.0, 1.0]}, "piece_bytes and prefill_s must broadcast"),
+        ({"decode_s": [1.0, 1.0, 1.0]}, r"decode_s must have one item for each of 2 requests: got shape \(3,\)"),
+        ({"prefill_s": [1.0, 1.0, 1.0]}, r"prefill_s must have one item for each of 2 pieces: got shape \(3,\)"),
         ({"piece_bytes": 1.0}, "piece_bytes must have an axis of pieces"),
         ({"piece_bytes": [1.0, -1.0]}, "piece_bytes must be 0 or more"),
         ({"name": "eager"}, "name must be one of sequential, pipelined, layered, chunked: got 'eager'"),
@@ -161,6 +169,50 @@ def test_a_batch_refuses(arguments, message):
     }
     with pytest.raises(ValueError, match=message):
         schedule_batch(PDScheduler(TransferEngine(1.0)), **{**well, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: PDScheduler(5), "engine must be a TransferEngine: got 5"),
+        (lambda: TransferEngine.over(5), "link must be a Link: got 5"),
+        (
+            lambda: schedule_batch(5, "layered", arrival_s=[], piece_bytes=[], piece_offsets=[0], decode_s=1.0),
+            "scheduler must be a PDScheduler: got 5",
+        ),
+        (lambda: best_group(5, [1.0], decode_s=1.0), "scheduler must be a PDScheduler: got 5"),
+        (
+            lambda: best_chunk(5, None, num_tokens=1, kv_bytes_per_token=1.0, chunk_tokens=[1], decode_s=1.0),
+            "scheduler must be a PDScheduler: got 5",
+        ),
+        (
+            lambda: best_chunk(
+                PDScheduler(TransferEngine(1.0)), 5,
+                num_tokens=1, kv_bytes_per_token=1.0, chunk_tokens=[1], decode_s=1.0,
+            ),
+            "prefill must be a PrefillTime: got 5",
+        ),
+        (
+            lambda: PDScheduler(TransferEngine(1.0)).pipelined([1.0], decode_s=1.0).overlap_gain_s(5),
+            "baseline must be a Schedule: got 5",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_of_another_class_is_refused(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_a_group_may_be_larger_than_all_layers():
+    scheduler = PDScheduler(TransferEngine(1.0))
+    whole, beyond = (scheduler.layered([1.0, 2.0], decode_s=1.0, group_layers=n) for n in (2, 2**62))
+    assert whole.ttft_s == beyond.ttft_s
+
+
+def test_schedules_of_worlds_that_do_not_meet_have_no_gain():
+    two, three = (PDScheduler(TransferEngine(np.ones((worlds, 1)))).pipelined([1.0], decode_s=1.0) for worlds in (2, 3))
+    with pytest.raises(ValueError, match=r"the schedule and baseline must broadcast: got \(2,\) and \(3,\)"):
+        two.overlap_gain_s(three)
 
 
 def test_searches_refuse():

@@ -94,7 +94,9 @@ def test_an_engine_refuses(figures, message):
         ({"ready_s": [0.0, math.inf]}, "ready_s must be finite"),
         ({"block_node": [0]}, "block_node must have one item for each of 2 blocks: got 1"),
         ({"streams": [0, 2]}, r"streams must be less than 2: streams\[1\] = 2"),
-        ({"streams": [0, 1, 1]}, "block_bytes and streams must broadcast"),
+        ({"streams": [0, 1, 1]}, r"streams must have one item for each of 2 blocks: got shape \(3,\)"),
+        ({"streams": 1}, "streams must have an axis of blocks: got one number"),
+        ({"streams": np.zeros((3, 2), dtype=int)}, "block_bytes and ready_s with streams must broadcast"),
         ({"block_bytes": np.ones((3, 2))}, "bytes_per_second, block_bytes and ready_s must broadcast"),
     ],
 )

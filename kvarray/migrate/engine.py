@@ -31,6 +31,8 @@ from kvarray.arrays import (
     as_int,
     as_positive_int,
     check_broadcast,
+    check_items,
+    check_type,
 )
 from kvarray.errors import InvariantError, TransferError
 from kvarray.link import Link
@@ -213,6 +215,7 @@ class TransferEngine:
         >>> TransferEngine.over(LINKS["net-200g"], num_streams=8).num_streams
         8
         """
+        check_type("link", link, Link)
         return cls(
             link.bytes_per_second,
             num_streams=num_streams,
@@ -295,13 +298,11 @@ class TransferEngine:
         (array([1., 1., 2., 3.]), array([False, False, False,  True]))
         """
         size, ready, node = self._as_blocks(block_bytes, ready_s, block_node)
+        given = None if streams is None else self._as_streams(streams, size, ready)
 
-        if streams is None:
+        if given is None:
             timeline = self._assign(size, ready, node, np.arange(self.num_streams), free=_ALWAYS)
         else:
-            given = np.asarray(streams)
-            given = as_ids("streams", given.reshape(-1), self.num_streams).reshape(given.shape)
-            check_broadcast("block_bytes and streams", size.shape[-1:], given.shape[-1:])
             timeline = assigned_timeline(self._work(size, node, given), given, self.num_streams, ready_s=ready)
         attempts = np.broadcast_to(np.int64(1), timeline.finish_s.shape)
         lost: list[LostAttempts] = []
@@ -335,6 +336,16 @@ class TransferEngine:
         if len(node) != num_blocks:
             raise ValueError(f"block_node must have one item for each of {num_blocks} blocks: got {len(node)}")
         return size, ready, node
+
+    def _as_streams(self, streams: ArrayLike, size: Seconds, ready: Seconds) -> Ids:
+        given = np.asarray(streams)
+        given = as_ids("streams", given.reshape(-1), self.num_streams).reshape(np.shape(streams))
+        if given.ndim == 0:
+            raise ValueError("streams must have an axis of blocks: got one number")
+        check_items("streams", given, size.shape[-1], of="blocks")
+        names = "bytes_per_second, block_bytes and ready_s with streams"
+        check_broadcast(names, np.broadcast_shapes(size.shape[:-1], ready.shape[:-1]), given.shape[:-1])
+        return given
 
     def _work(self, size: Seconds, node: Ids | None, streams: Ids) -> Seconds:
         """How long blocks, shape [..., N], keep the streams they go to, shape [..., N] or [1], busy."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_amounts, as_ints, check_broadcast
+from kvarray.arrays import Ids, Seconds, as_amount, as_amounts, as_ints, check_broadcast, check_type
 from kvarray.economics.latency import PrefillTime, chunk_ends
 from kvarray.migrate.scheduler import PDScheduler
 
@@ -155,6 +155,7 @@ def best_group(
     >>> found.ttft_s, found.best_size.tolist()
     (array([13., 11., 11., 12., 13., 13.]), 2)
     """
+    check_type("scheduler", scheduler, PDScheduler)
     num_layers = np.shape(layer_bytes)[-1] if np.ndim(layer_bytes) else 0
     tried = np.arange(1, num_layers + 1) if group_layers is None else group_layers
     size = as_ints("group_layers", tried, low=1)
@@ -209,12 +210,15 @@ def best_chunk(
     >>> found.ttft_s, found.best_size.tolist()
     (array([0.53, 0.54, 0.62, 0.81]), 500)
     """
+    check_type("scheduler", scheduler, PDScheduler)
+    check_type("prefill", prefill, PrefillTime)
     size = as_ints("chunk_tokens", chunk_tokens, low=1)
+    per_token = as_amount("kv_bytes_per_token", kv_bytes_per_token, low=0.0)
     runs = []
     for one in size.tolist():
         ends = chunk_ends(num_tokens, one, cached_tokens=cached_tokens)
         seconds = prefill.chunk_seconds(num_tokens, one, cached_tokens=cached_tokens)
-        chunk_bytes = np.diff(ends) * kv_bytes_per_token
+        chunk_bytes = np.diff(ends) * per_token
         runs.append(scheduler.chunked(chunk_bytes, prefill_s=seconds, decode_s=decode_s).ttft_s)
     return _search("chunk_tokens", size, runs)
 

@@ -8,7 +8,7 @@ once. Jobs are served in array order, whenever they become ready: a late job hol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_amounts, as_floats, as_ids, as_int, check_broadcast, refuse
+from kvarray.arrays import Ids, Seconds, as_amounts, as_floats, as_ids, as_int, check_broadcast, check_items, refuse
 from kvarray.timeline.timeline import Timeline
 
 __all__ = [
@@ -105,7 +105,8 @@ def round_robin_timeline(
     free = _as_free(free_s)
     lead = check_broadcast("work_s, ready_s and free_s", work.shape[:-1], ready.shape[:-1], free.shape[:-1])
     num_jobs = check_broadcast("work_s and ready_s", work.shape[-1:], ready.shape[-1:])[0]
-    free = np.broadcast_to(free, (*free.shape[:-1], _fits("free_s", free, num_streams)))
+    check_items("free_s", free, num_streams, of="streams")
+    free = np.broadcast_to(free, (*free.shape[:-1], num_streams))
 
     shape = (*lead, num_jobs)
     start, finish = np.empty(shape), np.empty(shape)
@@ -209,13 +210,18 @@ def least_loaded_timeline(work_s: ArrayLike, *, ready_s: ArrayLike = 0.0, free_s
     work = as_amounts("work_s", work_s, low=0.0)
     if work.ndim < 2 or work.shape[-1] == 0:
         raise ValueError(f"work_s must have an axis of jobs and one of 1 stream or more: got shape {work.shape}")
-    num_streams = work.shape[-1]
     ready, free = as_amounts("ready_s", ready_s), _as_free(free_s)
+    check_items("free_s", free, work.shape[-1], of="streams")
+    return _to_the_soonest(work, ready, free)
+
+
+def _to_the_soonest(work: Seconds, ready: Seconds, free: Seconds) -> Timeline:
+    """Put each job on the stream that will have done it first; columns are checked, but for broadcasting."""
+    num_streams = work.shape[-1]
     if ready.ndim == 0:
         ready = ready[None]
     lead = check_broadcast("work_s, ready_s and free_s", work.shape[:-2], ready.shape[:-1], free.shape[:-1])
     num_jobs = check_broadcast("work_s and ready_s", work.shape[-2:-1], ready.shape[-1:])[0]
-    _fits("free_s", free, num_streams)
 
     work = np.broadcast_to(work, (*work.shape[:-2], num_jobs, num_streams))
     ready = np.broadcast_to(ready, (*lead, num_jobs))
@@ -269,7 +275,9 @@ def fcfs_queue(arrival_s: ArrayLike, work_s: ArrayLike, *, num_servers: int = 1)
     if num_servers == 1:
         return serial_timeline(work_s, ready_s=arrival)
     work = as_amounts("work_s", work_s, low=0.0)
-    return least_loaded_timeline(np.broadcast_to(work[..., None], (*work.shape, num_servers)), ready_s=arrival)
+    if work.ndim == 0:
+        raise ValueError("work_s must have an axis of jobs: got one number")
+    return _to_the_soonest(np.broadcast_to(work[..., None], (*work.shape, num_servers)), arrival, _ALWAYS)
 
 
 def pipeline_timeline(work_s: ArrayLike, *, ready_s: ArrayLike = 0.0) -> Timeline:
@@ -383,13 +391,6 @@ def _as_free(free_s: ArrayLike) -> Seconds:
     free = as_floats("free_s", free_s, finite=False)
     refuse("free_s", "not be infinite, since jobs would never start", np.isposinf(free), free)
     return free
-
-
-def _fits(name: str, column: Seconds, num_streams: int) -> int:
-    """Return `num_streams` if the last axis of a column broadcasts to it."""
-    if column.ndim and column.shape[-1] not in (1, num_streams):
-        raise ValueError(f"{name} must have one item for each of {num_streams} streams: got shape {column.shape}")
-    return num_streams
 
 
 def _timeline(
