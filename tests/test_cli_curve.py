@@ -12,6 +12,7 @@ import pytest
 
 from kvarray import builtin_trace, hit_curve, write_trace
 from kvarray.cli import main
+from tests import command
 from tests.data import data_file, published_cases
 from tests.test_reuse import STORY, make_trace
 
@@ -24,18 +25,11 @@ def story(tmp_path):
 
 
 def ask(capsys, *arguments):
-    """The JSON answer of `kvarray curve`."""
-    assert main(["curve", *map(str, arguments), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return command.ask(capsys, "curve", *arguments)
 
 
 def refuse(capsys, *arguments):
-    """The one line of a refusal."""
-    assert main(["curve", *map(str, arguments)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    return captured.err
+    return command.refuse(capsys, "curve", *arguments)
 
 
 # --- what it refuses

@@ -2,12 +2,12 @@
 
 import csv
 import io
-import json
 
 import pytest
 
 from kvarray import Deployment, Trace, builtin_trace, replay, write_trace
 from kvarray.cli import main
+from tests import command
 from tests.data import data_file
 
 FLAGS = ["--bytes-per-token", "1kB", "--prefill", "llama-3.1-8b-h100", "--tier", "gpu=9MB", "--tier", "cpu=90MB@1GB/s"]
@@ -21,18 +21,11 @@ def path(tmp_path_factory):
 
 
 def ask(capsys, *arguments):
-    """The JSON answer of `kvarray replay`."""
-    assert main(["replay", *map(str, arguments), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return command.ask(capsys, "replay", *arguments)
 
 
 def refuse(capsys, *arguments):
-    """The one line of a refusal."""
-    assert main(["replay", *map(str, arguments)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    return captured.err
+    return command.refuse(capsys, "replay", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from kvarray import Trace, step_policy, tier_curve, write_trace
 from kvarray.cli import main
+from tests import command
 
 TRACE = Trace(
     [1, 2, 3, 1, 2, 4, 5, 6, 1, 2, 3],
@@ -32,11 +33,7 @@ def run(capsys, *arguments):
 
 
 def refuse(capsys, *arguments):
-    assert main(["tiers", *map(str, arguments)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    return captured.err
+    return command.refuse(capsys, "tiers", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from kvarray import Trace, read_trace, write_trace
 from kvarray.cli import main
+from tests import command
 from tests.data import data_file
 
 
@@ -21,12 +22,7 @@ def story(tmp_path):
 
 
 def refuse(capsys, *arguments):
-    """The one line of a refusal."""
-    assert main(["trace", *map(str, arguments)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    return captured.err
+    return command.refuse(capsys, "trace", *arguments)
 
 
 @pytest.mark.parametrize(
