@@ -17,7 +17,7 @@ few offending places with their values, and the rule.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,6 +43,7 @@ __all__ = [
     "check_broadcast",
     "check_offsets",
     "check_same_length",
+    "check_type",
     "refuse",
 ]
 
@@ -61,6 +62,8 @@ NO_NODE = -1
 """No node of a tree; never used as an index."""
 NO_HASH = np.uint64(0)
 """Hash of a block that has none."""
+
+_Checked = TypeVar("_Checked")
 
 _SHOWN = 5  # offending places that a message lists
 _LARGEST_AMOUNT = 1e60
@@ -432,3 +435,18 @@ def check_offsets(name: str, offsets: Ids, num_values: int) -> None:
     falls = np.zeros(len(offsets), dtype=np.bool_)
     np.less(offsets[1:], offsets[:-1], out=falls[1:])
     refuse(name, "not decrease", falls, offsets)
+
+
+def check_type(name: str, value: object, kind: type[_Checked]) -> _Checked:
+    """Return `value`, or raise `TypeError` where it is not of a class.
+
+    Examples
+    --------
+    >>> check_type("link", 25e9, str)
+    Traceback (most recent call last):
+        ...
+    TypeError: link must be a str: got 25000000000.0
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}: got {value!r}")
+    return value

@@ -108,3 +108,9 @@ def test_as_uint64_refuses(values, message):
 @given(st.lists(st.integers(0, 2**64 - 1)))
 def test_as_uint64_keeps_every_uint64(values):
     assert arrays.as_uint64("x", values).tolist() == values
+
+
+def test_check_type_names_argument_and_class():
+    assert arrays.check_type("name", "gpu", str) == "gpu"
+    with pytest.raises(TypeError, match=r"items must be a list: got \(1,\)"):
+        arrays.check_type("items", (1,), list)
