@@ -41,6 +41,7 @@ __all__ = [
     "as_real",
     "as_uint64",
     "check_broadcast",
+    "check_items",
     "check_offsets",
     "check_same_length",
     "check_type",
@@ -108,6 +109,14 @@ def refuse(name: str, rule: str, bad: Flags, values: NDArray[Any]) -> None:
     raise ValueError(f"{name} must {rule}: {shown}{more}")
 
 
+def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Return `values` as an array; rows of different lengths are none."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must be an array: its rows have different lengths") from None
+
+
 def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int | None = None) -> Ids:
     """Return `values` as a one-dimensional int64 array whose items lie in ``[low, high)``.
 
@@ -136,7 +145,7 @@ def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int |
     >>> as_ints("lengths", [3, 0, 2], low=0)
     array([3, 0, 2])
     """
-    array = np.asarray(values)
+    array = _as_array(name, values)
     if array.dtype.kind == "f" and not isinstance(values, np.ndarray):
         array = np.asarray(values, dtype=object)  # beside smaller ones, an integer of 2^63 or more makes floats of all
         if not all(type(item) is int for item in array.flat):
@@ -194,7 +203,7 @@ def as_uint64(name: str, values: ArrayLike) -> Hashes:
     >>> as_uint64("keys", [0, 9])
     array([0, 9], dtype=uint64)
     """
-    array = np.asarray(values)
+    array = _as_array(name, values)
     if array.dtype != np.uint64:
         if isinstance(values, list | tuple) and values and all(type(item) is int for item in values):
             array = _uint64_list(name, values)  # for integers on both sides of 2^63 NumPy falls back to floats
@@ -266,7 +275,7 @@ def as_floats(
         ...
     ValueError: bandwidth must be more than 0: bandwidth[1] = 0.0
     """
-    array = np.asarray(values)
+    array = _as_array(name, values)
     if array.dtype.kind not in "iuf" and array.size:
         raise TypeError(f"{name} must be real numbers: got {array.dtype} values such as {array.flat[0]!r}")
     array = array.astype(np.float64, copy=False)
@@ -302,8 +311,8 @@ def as_amounts(name: str, values: ArrayLike, *, low: float = -np.inf, open_low: 
     return array
 
 
-def as_int(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
-    """Return `value` as an int in ``[low, high)``.
+def as_int(name: str, value: object, *, low: int = -(2**63), high: int = 2**63) -> int:
+    """Return `value` as an int in ``[low, high)``, by default any that fits 64 bits.
 
     Raises
     ------
@@ -320,11 +329,16 @@ def as_int(name: str, value: object, *, low: int | None = None, high: int | None
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer: got {value!r}")
     number = int(value)
-    if low is not None and number < low:
-        raise ValueError(f"{name} must be {low} or more: got {number}")
-    if high is not None and number >= high:
-        raise ValueError(f"{name} must be less than {high}: got {number}")
+    if number < low:
+        raise ValueError(f"{name} must be {_power(low)} or more: got {number}")
+    if number >= high:
+        raise ValueError(f"{name} must be less than {_power(high)}: got {number}")
     return number
+
+
+def _power(number: int) -> str:
+    """Return a bound as people read it: 64-bit ones as powers of two."""
+    return {-(2**63): "-2^63", 2**63: "2^63", 2**64: "2^64"}.get(number, str(number))
 
 
 def as_positive_int(name: str, value: object) -> int:
@@ -405,6 +419,20 @@ def check_broadcast(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         raise ValueError(f"{names} must broadcast: got {' and '.join(map(str, shapes))}") from None
+
+
+def check_items(name: str, array: NDArray[Any], count: int, *, of: str) -> None:
+    """Raise `ValueError` unless the last axis has one item for each of `count` things, or one for all of them.
+
+    Examples
+    --------
+    >>> check_items("work_s", np.ones(2), 3, of="jobs")
+    Traceback (most recent call last):
+        ...
+    ValueError: work_s must have one item for each of 3 jobs: got shape (2,)
+    """
+    if array.ndim and array.shape[-1] not in (1, count):
+        raise ValueError(f"{name} must have one item for each of {count} {of}: got shape {array.shape}")
 
 
 def check_offsets(name: str, offsets: Ids, num_values: int) -> None:

@@ -5,7 +5,7 @@ here is for calls that are well formed and cannot be carried out, and for files 
 Every error leaves the object it came from as it was before the call.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 __all__ = [
     "BlockStateError",
@@ -13,6 +13,7 @@ __all__ = [
     "InvariantError",
     "KVArrayError",
     "OversizeError",
+    "SweepError",
     "TraceError",
     "TransferError",
 ]
@@ -97,3 +98,33 @@ class TransferError(KVArrayError):
     def __init__(self, message: str, *, ids: Iterable[int]) -> None:
         super().__init__(message)
         self.ids = tuple(int(i) for i in ids)
+
+
+class SweepError(KVArrayError):
+    """Workers died, or were lost, before their parts of a sweep were done.
+
+    Parameters
+    ----------
+    message : str
+        Which parts, and what became of the first.
+    lost : sequence of (int, int)
+        The parts that can be run again.
+    finished : mapping of (int, int) to mapping
+        The columns of the other parts: ``kvarray.sweep(..., finished=error.finished)`` runs only what is missing.
+
+    Examples
+    --------
+    >>> SweepError("part 0:5 was lost", lost=[(0, 5)], finished={}).lost
+    ((0, 5),)
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        lost: Iterable[tuple[int, int]],
+        finished: Mapping[tuple[int, int], Mapping[str, object]],
+    ) -> None:
+        super().__init__(message)
+        self.lost = tuple(lost)
+        self.finished = dict(finished)

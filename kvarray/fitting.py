@@ -63,8 +63,8 @@ def fit_costs(seconds: ArrayLike, **columns: ArrayLike) -> Fit:
     Raises
     ------
     ValueError
-        If shapes differ, a value is out of range, there are fewer rows than costs, or the rows cannot tell the costs
-        apart (a column is a combination of the others).
+        If there is no column, shapes differ, a value is out of range, there are fewer rows than costs, or the rows
+        cannot tell the costs apart (a column is a combination of the others).
 
     Notes
     -----
@@ -81,6 +81,8 @@ def fit_costs(seconds: ArrayLike, **columns: ArrayLike) -> Fit:
     >>> fit_costs([3.0, 5.0, 7.0], start=[1.0, 1.0, 1.0], item=[1.0, 2.0, 3.0]).costs.round(9).tolist()
     [1.0, 2.0]
     """
+    if not columns:
+        raise ValueError("a fit needs one column of costs or more: got none")
     measured = as_amounts("seconds", seconds, low=0.0, open_low=True)
     amounts = [as_amounts(name, column, low=0.0) for name, column in columns.items()]
     if measured.ndim != 1 or any(column.shape != measured.shape for column in amounts):

@@ -36,7 +36,7 @@ _SPREAD = 0xD6E8FEB86659FD93  # the high bits of products with it spread consecu
 _MASK = 2**64 - 1
 _MARK = 1  # key of rows that a removal has in hand; no lookup sees it
 _SPARE_KEY = 1  # of the spare row, which stands for the end of a chain and is never taken out
-_FEW = 48  # items for which a loop in Python is cheaper than another round of NumPy calls
+_FEW = 64  # items for which a loop in Python is cheaper than another round of NumPy calls
 
 
 class HashIndex:
@@ -45,7 +45,7 @@ class HashIndex:
     Parameters
     ----------
     num_rows : int
-        Rows are ``0 .. num_rows - 1``. Memory is fixed by it: 22 to 28 bytes a row, the keys included.
+        Rows are ``0 .. num_rows - 1``. Memory is fixed by it: 20 to 24 bytes a row, the keys included.
 
     Notes
     -----
@@ -74,7 +74,7 @@ class HashIndex:
 
     def __init__(self, num_rows: int) -> None:
         num_rows = as_int("num_rows", num_rows, low=1, high=2**29)
-        bits = max(3 * num_rows // 2 - 1, 1).bit_length()  # 1.5 to 3 buckets a row
+        bits = num_rows.bit_length()  # 1 to 2 buckets a row
         self._num_buckets = 1 << bits
         self._num_rows = num_rows
         self._shift = 64 - bits
@@ -231,8 +231,9 @@ class HashIndex:
         for row in rows:
             link, successor = link_of[row], nexts[row + num_buckets]
             nexts[link] = successor
-            link_of[successor] = link
-            nexts[row + num_buckets] = _NO_ROW
+            if successor >= 0:
+                link_of[successor] = link
+                nexts[row + num_buckets] = _NO_ROW
             key_of[row] = 0
 
     def find_leading(self, keys: list[int], buckets: list[int]) -> list[int]:
@@ -253,7 +254,7 @@ class HashIndex:
 
     def insert_few(self, keys: list[int], rows: list[int], buckets: list[int]) -> None:
         """Give each of a few rows its key; see `insert`. `buckets` come from `buckets_of_few`."""
-        self._count += len(rows)
+        self._count += len(keys)
         self._hang(keys, rows, buckets)
 
     def buckets_of_few(self, keys: Hashes) -> list[int]:

@@ -27,7 +27,9 @@ _COUNTS: Mapping[str, int] = {
 _SECONDS: Mapping[str, float] = {
     "": 1.0, "s": 1.0, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0, "d": 86400.0,
 }  # fmt: skip
-_NUMBER = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*")
+_NUMBER = re.compile(
+    r"\s*((?:0|[1-9](?:_?[0-9])*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*"
+)
 
 
 def _parse(text: str, units: Mapping[str, float], what: str) -> float:
@@ -38,7 +40,7 @@ def _parse(text: str, units: Mapping[str, float], what: str) -> float:
     if unit not in units:
         known = ", ".join(name for name in units if name)
         raise ValueError(f"{what} must have a unit out of {known}: got {text!r}")
-    value = float(number.replace(",", "").replace("_", "")) * units[unit]
+    value = float(number.replace("_", "")) * units[unit]
     if not math.isfinite(value):
         raise ValueError(f"{what} must be finite: got {text!r}")
     return value
@@ -48,13 +50,19 @@ def _whole(text: str, units: Mapping[str, int], what: str) -> int:
     """Return a whole number; integers stay exact beyond 2^53."""
     match = _NUMBER.fullmatch(text)
     if match is not None and match[2] in units:
-        digits = match[1].replace(",", "").replace("_", "")
+        digits = match[1].replace("_", "")
         if digits.isdigit():
-            return int(digits) * units[match[2]]
+            return _within_reason(int(digits) * units[match[2]], text, what)
     value = _parse(text, units, what)
     if value != math.floor(value):
         raise ValueError(f"{what} must be a whole number: got {text!r}, which is {value}")
-    return int(value)
+    return _within_reason(int(value), text, what)
+
+
+def _within_reason(number: int, text: str, what: str) -> int:
+    if number >= 2**63:
+        raise ValueError(f"{what} must be less than 2^63: got {text!r}")
+    return number
 
 
 def parse_bytes(text: str) -> int:

@@ -114,3 +114,15 @@ def test_check_type_names_argument_and_class():
     assert arrays.check_type("name", "gpu", str) == "gpu"
     with pytest.raises(TypeError, match=r"items must be a list: got \(1,\)"):
         arrays.check_type("items", (1,), list)
+
+
+@pytest.mark.parametrize("check", [arrays.as_ints, arrays.as_floats, arrays.as_hashes])
+def test_ragged_lists_are_refused(check):
+    with pytest.raises(ValueError, match="x must be an array: its rows have different lengths"):
+        check("x", [[1, 2], [3]])
+
+
+@pytest.mark.parametrize("value", [2**63, 2**70, -(2**63) - 1])
+def test_one_integer_fits_64_bits(value):
+    with pytest.raises(ValueError, match=r"x must be (less than 2\^63|-2\^63 or more): got "):
+        arrays.as_int("x", value)

@@ -15,6 +15,7 @@ from kvarray import (
     TokenTable,
 )
 from kvarray.block import CLEARED, REMOVED, STORED
+from kvarray.block import pool as block_pool
 from kvarray.hashing import hash_blocks, image_block_keys, namespace_hash
 
 
@@ -579,10 +580,117 @@ def test_an_lru_key_function_is_the_queue(ids):
     assert pools[0].allocate(6).tolist() == pools[1].allocate(6).tolist()
 
 
+def observed(table, handles):
+    """All that can be seen of a table and its pool, events aside."""
+    pool = table.allocator
+    pool.check()
+    table.check()
+    seen = [
+        *table.tables(handles), table.num_hashed(handles), table.last_hash(handles),
+        pool.ref_count, pool.block_hash, pool.parent_hash, pool.queue(), pool.lookup(np.arange(1, 64)),
+    ]  # fmt: skip
+    return [array.tolist() for array in seen], pool.stats(), table.stats()
+
+
+def one_call(rng, table, handles):
+    """Draw what one sequence does next, as a function of a table with the same handles."""
+    name = str(rng.choice(["admit", "append", "append", "fork", "write", "truncate", "free"]))
+    symbols, size = rng.integers(0, 2, 4).tolist(), table.block_size
+    if name == "admit" or not handles:
+        hashes = np.array([int("1" + "".join(map(str, symbols[: i + 1])), 2) for i in range(4)], dtype=np.uint64)
+        hashes = hashes[: rng.integers(0, 5)]
+        count = np.array([max(1, len(hashes) * size + int(rng.integers(-1, 3)))])
+        return lambda t: t.admit(count, hashes=hashes, hash_offsets=np.array([0, len(hashes)]))
+    one = np.array([rng.choice(handles)])
+    length = int(table.lengths(one)[0])
+    if name == "append":
+        count = int(rng.integers(0, 5))
+        most = max((length + count) // size - int(table.num_hashed(one)[0]), 0)
+        hashes = rng.integers(1, 64, most + 1).astype(np.uint64)[: rng.integers(0, most + 2)]
+        return lambda t: t.append(one, np.array([count]), hashes=hashes, hash_offsets=np.array([0, len(hashes)]))
+    if name == "write" or name == "truncate":
+        place = np.array([rng.integers(0, length + 1)])
+        return lambda t: getattr(t, name)(one, place)
+    return lambda t: getattr(t, name)(one)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["unhashed_first", "all_to_tail"]), st.booleans())
+def test_one_sequence_a_call_is_the_same_with_and_without_events(seed, release_order, is_loop):
+    """A pool without events, sinks and key functions lets calls of one sequence take a shorter path."""
+    rng, handles = np.random.default_rng(seed), []
+    tables = [table_of(12, block_size=2, release_order=release_order, events=events) for events in (False, True)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_pool, "FEW", block_pool.FEW if is_loop else 0)
+        for _ in range(40):
+            call, results = one_call(rng, tables[0], handles), []
+            for table in tables:
+                try:
+                    got = call(table)
+                    results.append([array.tolist() for array in got] if isinstance(got, tuple) else got)
+                except (BlockStateError, CapacityError, OversizeError, ValueError) as error:
+                    results.append(repr(error))
+            assert str(results[0]) == str(results[1])
+            tickets = tables[0].snapshot()["ticket"]
+            handles = tickets[tickets > 0].tolist()
+            assert observed(tables[0], handles) == observed(tables[1], handles)
+
+
+@pytest.mark.parametrize("num_sequences", [1, 2])
+def test_hashes_without_offsets_are_refused(num_sequences):
+    table = table_of(8)
+    handles = table.admit([3] * num_sequences).handles
+    with pytest.raises(ValueError, match="hash_offsets must begin at 0 and end at the number of values, 1"):
+        table.append(handles, [1] * num_sequences, hashes=[71])
+    with pytest.raises(TypeError, match="hash_offsets must be integers"):
+        table.admit([4], hashes=np.array([71], dtype=np.uint64), hash_offsets=[0.0, 1.0])
+    assert table.lengths(handles).tolist() == [3] * num_sequences
+
+
 @pytest.mark.parametrize("num_blocks", [1_000, 2**16, 2**16 + 1, 100_000, 2**20])
 def test_a_block_takes_at_most_64_bytes(num_blocks):
-    assert BlockAllocator(num_blocks).nbytes <= 64 * num_blocks
-    assert BlockAllocator(num_blocks, policy="fifo").nbytes <= 64 * num_blocks
+    for policy in ("lru", "lfu", "fifo", "filo", "mru", "slru"):
+        assert BlockAllocator(num_blocks, policy=policy).nbytes <= 64 * num_blocks
+
+    def all_columns(columns):
+        return columns["uses"], columns["created"], columns["last_use"]
+
+    assert BlockAllocator(num_blocks, policy=all_columns).nbytes <= 64 * num_blocks + 12
+
+
+@pytest.mark.parametrize("policy", ["lfu", "fifo", lambda c: (c["created"] < c["last_use"], c["created"])])
+def test_ticks_counted_anew_keep_their_order(monkeypatch, policy):
+    """With a clock that is set back every few steps, the same blocks are evicted in the same order."""
+
+    def evicted():
+        pool, rng, taken = BlockAllocator(8, policy=policy), np.random.default_rng(3), []
+        for step in range(200):
+            ids = pool.allocate(3)
+            taken.append(ids.tolist())
+            pool.register(ids, np.arange(3) + 3 * step + 1)
+            pool.release(ids)
+            pool.touch(rng.choice(np.flatnonzero(pool.block_hash), 3))
+        return taken
+
+    expected = evicted()
+    monkeypatch.setattr(block_pool, "_MOST_TICKS", 25)
+    assert evicted() == expected
+
+
+def test_uses_stay_at_the_most_that_their_column_holds(monkeypatch):
+    monkeypatch.setattr(block_pool, "_MOST_USES", 3)
+    seen = []
+
+    def policy(columns):
+        seen.append(columns["uses"].tolist())
+        return columns["uses"]
+
+    pool = BlockAllocator(2, policy=policy)
+    pool.register(pool.allocate(2), [5, 6])
+    for _ in range(9):
+        pool.touch([1])
+    pool.release([0, 1])
+    assert pool.allocate(1).tolist() == [0]
+    assert seen[-1] == [1, 3]
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 10**6))

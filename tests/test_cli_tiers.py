@@ -54,7 +54,7 @@ def refuse(capsys, *arguments):
         ([*TIERS, "--promote", "0"], "a count must be 1 or more: got 0"),
         ([*TIERS, "--window", "1.5"], "window must be less than 1"),
         ([*TIERS, "--window", "-1"], "--window must be 0 or more"),
-        ([*TIERS, "--bytes-per-token", "0"], "a weight in bytes must be 1 or more"),
+        ([*TIERS, "--bytes-per-token", "0"], "a weight must be 1 byte or more"),
         ([*TIERS, "--prefill-per-token", "1us"], "a gain needs what a block weighs"),
         (["--tier", "gpu=2blocks", "--tier", "cpu=3blocks", *WORTH], "tier 'cpu' must have a link up"),
         ([*TIERS, *WORTH, "--prefill-per-token", "1us"], "not allowed with argument"),

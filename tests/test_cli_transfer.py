@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from kvarray import PDScheduler, TransferEngine, processor_sharing_queue, round_robin_timeline, serial_timeline
 from kvarray.cli import main
@@ -33,7 +35,7 @@ def ask(capsys, *arguments):
         (["--fail", "0@0s,1@0s"], "all streams have failed at 0 s, with 64 blocks to go"),
         (["--fail", "0@1ms", "--overlap", "0.5"], "overlap_efficiency must be 1 where streams may fail"),
         (["--overlap", "1.5"], "overlap_efficiency must be 1 or less: got 1.5"),
-        (["--schedule", "layered", "--group", "0"], "group_layers must be 1 or more: got 0"),
+        (["--schedule", "layered", "--group", "0"], "--group must be 1 or more: got 0"),
         (["--schedule", "chunked", "--chunk", "0"], "--chunk must be 1 or more: got 0"),
         (["--schedule", "chunked", "--chunk", "best"], "--chunk best needs --prefill-model"),
         (["--schedule", "layered", "--layers", "0"], "--layers must be 1 or more: got 0"),
@@ -48,6 +50,21 @@ def ask(capsys, *arguments):
             ["--sweep", "alpha=1us:9us", "--schedule", "layered", "--group", "best"],
             "best sizes are of one schedule: give a number in a --sweep",
         ),
+        (["--fail", "\u00b2@1"], "a failure must be STREAM@TIME, such as 1@2ms: got"),
+        (["--fail", "9" * 5000 + "@1"], "a failure must be STREAM@TIME"),
+        (["--overlap", "half"], "an overlap efficiency must be a number from 0 to 1: got 'half'"),
+        (["--sweep", "overlap=0:inf"], "an overlap efficiency must be a number from 0 to 1: got 'inf'"),
+        (["--blocks", "99999999999"], "--blocks must be 1000000 or less: got 99999999999"),
+        (["--blocks", "200k", "--sweep", "alpha=1us:9us"], "--blocks must be 100000 or less with --sweep: got 200000"),
+        (
+            ["--blocks", "20k", "--schedule", "chunked", "--chunk", "best", "--prefill-model", "qwq-32b-2xh20"],
+            "--blocks must be 10000 or less with --chunk best",
+        ),
+        (["--streams", "1G"], "num_streams must be less than 65537: got 1000000000"),
+        (["--schedule", "layered", "--layers", "1e18"], "--layers must be 10000 or less"),
+        (["--schedule", "layered", "--group", "1e18"], "--group must be 10000 or less"),
+        (["--schedule", "chunked", "--chunk", "1e18"], "--chunk must be 1000000 or less"),
+        (["--prefill-model", "qwq-32b-2xh20", "--block-tokens", "1e18"], "--block-tokens must be 1000000 or less"),
         (["--compare", "--plot", "gantt.png"], "--plot draws one schedule or a --sweep"),
         (["--json", "--csv"], "not allowed with argument"),
     ],
@@ -58,6 +75,49 @@ def test_refuses(capsys, arguments, message):
     assert captured.out == ""
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--layers", "80"], "--layers needs --schedule layered, or --compare: got pipelined"),
+        (["--layers", "0"], "--layers needs --schedule layered"),
+        (["--schedule", "chunked", "--group", "2"], "--group needs --schedule layered, or --compare: got chunked"),
+        (["--schedule", "layered", "--chunk", "0"], "--chunk needs --schedule chunked, or --compare: got layered"),
+        (
+            ["--schedule", "sequential", "--overlap", "0.5"],
+            "--overlap needs --schedule pipelined or layered or chunked",
+        ),
+        (["--schedule", "sequential", "--sweep", "overlap=0:1"], "--sweep overlap needs --schedule pipelined or"),
+        (["--compare", "--schedule", "layered"], "--schedule and --compare exclude each other"),
+        (["--compare", "--chunk", "8"], "--chunk needs --prefill or --prefill-model"),
+        (["--block-tokens", "32"], "--block-tokens needs --prefill-model: nothing else counts tokens"),
+        (["--fragment", "4KiB"], "--fragment needs --alpha: fragments that cost nothing each make no difference"),
+        (["--fragment", "4KiB", "--link", "net-25g"], "--fragment needs --alpha"),
+    ],
+)
+def test_refuses_flags_that_nothing_reads(capsys, arguments, message):
+    assert main(["transfer", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--compare", "--layers", "4", "--group", "2", "--overlap", "0.5"],
+        ["--compare", "--prefill", "1s", "--chunk", "4"],
+        ["--fragment", "4KiB", "--alpha", "1us"],
+        ["--fragment", "4KiB", "--link", "dram-pcie5-dma"],
+        ["--fragment", "4KiB", "--sweep", "alpha=1us:9us"],
+        ["--prefill-model", "qwq-32b-2xh20", "--block-tokens", "32"],
+    ],
+)
+def test_flags_that_are_read_are_taken(capsys, arguments):
+    assert main(["transfer", *arguments]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_refuses_a_picture_of_no_known_kind(capsys):
@@ -167,14 +227,66 @@ def test_pictures(tmp_path, capsys, arguments):
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
+def layered(capsys, *arguments):
+    return ask(capsys, "--schedule", "layered", "--decode", "0", *arguments)
+
+
 def test_the_bandwidth_from_which_layers_hide(capsys):
-    # 64 MiB in 80 layers behind 80 ms: 1 ms each
-    answer = ask(capsys, "--prefill", "80ms")
-    assert answer["overlap_bytes_per_second"] == pytest.approx(64 * 2**20 / 80 / 1e-3)
-    assert ask(capsys)["overlap_bytes_per_second"] is None
-    assert ask(capsys, "--prefill", "80ms", "--alpha", "2ms", "--streams", "1")["overlap_bytes_per_second"] is None
+    # 64 MiB in 80 layers behind 80 ms: 1 ms each, on one stream or on each of four
+    one = 64 * 2**20 / 80 / 1e-3
+    assert layered(capsys, "--prefill", "80ms", "--streams", 1)["overlap_bytes_per_second"] == pytest.approx(one)
+    assert layered(capsys, "--prefill", "80ms", "--streams", 4)["overlap_bytes_per_second"] == pytest.approx(4 * one)
     assert main(["transfer", "--prefill", "80ms", "--compare"]) == 0
-    assert "layers are moved behind prefill from 0.8389 GB/s on" in capsys.readouterr().out
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "all layers but the last have arrived when prefill ends from 1.678 GB/s on, all streams together"
+    assert main(["transfer", "--prefill", "80ms", "--compare", "--group", "8"]) == 0
+    assert "all groups of 8 layers but the last have arrived" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--prefill", "80ms"],
+        ["--schedule", "layered"],
+        ["--schedule", "layered", "--prefill", "80ms", "--alpha", "2ms", "--streams", "1"],
+        ["--schedule", "layered", "--prefill", "80ms", "--latency", "2ms"],
+        ["--schedule", "layered", "--prefill", "80ms", "--layers", "1"],
+        ["--schedule", "layered", "--prefill", "80ms", "--group", "80"],
+        ["--schedule", "layered", "--prefill", "80ms", "--overlap", "0.5"],
+        ["--schedule", "layered", "--prefill", "80ms", "--fail", "1@0.5ms"],
+        ["--schedule", "layered", "--prefill", "80ms", "--bandwidth", "1GB/s,2GB/s", "--assignment", "least_loaded"],
+    ],
+)
+def test_layers_that_hide_at_no_bandwidth_or_not_by_it_alone(capsys, arguments):
+    assert ask(capsys, *arguments)["overlap_bytes_per_second"] is None
+    assert main(["transfer", *arguments]) == 0
+    assert "when prefill ends" not in capsys.readouterr().out
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    shares=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    num_layers=st.integers(2, 9),
+    group=st.integers(1, 4),
+    overheads=st.sampled_from([[], ["--latency", "0.7ms"], ["--alpha", "0.3ms", "--fragment", "16MiB"]]),
+)
+@example(shares=[1, 1, 1, 1], num_layers=4, group=1, overheads=[])
+@example(shares=[1, 1], num_layers=4, group=1, overheads=["--latency", "0.7ms"])
+def test_layers_do_hide_from_that_bandwidth_on(capsys, shares, num_layers, group, overheads):
+    flags = ["--prefill", "20ms", "--layers", num_layers, "--group", group, *overheads]
+
+    def bandwidths(total):
+        rates = [f"{total * share / sum(shares)!r}B/s" for share in shares]
+        return ["--streams", len(shares), "--bandwidth", ",".join(rates)]
+
+    needed = layered(capsys, *flags, *bandwidths(1e9))["overlap_bytes_per_second"]
+    if needed is None:
+        return
+    for scale, hides in ((1 + 1e-9, True), (1 - 1e-6, False)):
+        pieces = layered(capsys, *flags, *bandwidths(needed * scale))["pieces"]
+        late = [piece for piece in pieces[:-1] if piece["arrive_s"] > pieces[-1]["computed_s"] * (1 + 1e-12)]
+        assert (not late) == hides
 
 
 @pytest.mark.parametrize(

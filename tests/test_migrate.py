@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvarray.economics.latency import PrefillFlops, PrefillTime
@@ -110,10 +110,13 @@ def test_the_transfer_scenario():
             lambda s: s.chunked([1.0, 1.0], prefill_s=[1.0] * 3, decode_s=1.0),
             "chunk_bytes and prefill_s must broadcast",
         ),
-        (lambda s: s.chunked([1.0], prefill_s=[1.0, 1.0], decode_s=1.0), "one item for each of 1 pieces: got 2"),
+        (lambda s: s.chunked([1.0], prefill_s=[1.0, 1.0], decode_s=1.0), "one item for each of 1 pieces: got shape"),
         (lambda s: s.sequential([1.0], decode_s=1.0, num_streams=0), "num_streams must be 1 or more: got 0"),
         (lambda s: s.sequential([1.0], decode_s=1.0, num_streams=3), "num_streams must be 2 or fewer: got 3"),
-        (lambda s: s.pipelined(np.ones((3, 1)), decode_s=np.ones((2, 1))), "must broadcast"),
+        (
+            lambda s: s.pipelined(np.ones((3, 1)), decode_s=np.ones((2, 1))),
+            "engine, overlap_efficiency, block_bytes, prefill_s and decode_s must broadcast",
+        ),
         (lambda s: s.pipelined(np.ones((3, 1)), prefill_s=np.ones((2, 1)), decode_s=1.0), "must broadcast"),
     ],
 )
@@ -128,6 +131,11 @@ def test_a_schedule_refuses(call, message):
         (TransferEngine(1.0), 1.5, "overlap_efficiency must be 1 or less: got 1.5"),
         (TransferEngine(1.0), -0.5, "overlap_efficiency must be 0 or more: got -0.5"),
         (TransferEngine(1.0), math.nan, "overlap_efficiency must be finite"),
+        (
+            TransferEngine(np.ones((3, 1))),
+            [0.5, 0.5],
+            r"engine and overlap_efficiency must broadcast: got \(3,\) and \(2,\)",
+        ),
         (TransferEngine(1.0, fail_s=1.0), 0.5, "overlap_efficiency must be 1 where streams may fail"),
         (TransferEngine(1.0, stream_node=[0], numa_penalty=2.0), 1.0, "engine must have no NUMA penalty"),
     ],
@@ -144,8 +152,8 @@ def test_a_scheduler_refuses(engine, efficiency, message):
         ({"piece_offsets": [0, 2, 2]}, r"piece_offsets must rise, .* piece_offsets\[2\] = 2"),
         ({"piece_offsets": [0, 1]}, "piece_offsets must begin at 0 and end at the number of values, 2"),
         ({"piece_offsets": [0, 2]}, "piece_offsets must be of 2 requests: got 1"),
-        ({"decode_s": [1.0, 1.0, 1.0]}, "arrival_s and decode_s must broadcast"),
-        ({"prefill_s": [1.0, 1.0, 1.0]}, "piece_bytes and prefill_s must broadcast"),
+        ({"decode_s": [1.0, 1.0, 1.0]}, r"decode_s must have one item for each of 2 requests: got shape \(3,\)"),
+        ({"prefill_s": [1.0, 1.0, 1.0]}, r"prefill_s must have one item for each of 2 pieces: got shape \(3,\)"),
         ({"piece_bytes": 1.0}, "piece_bytes must have an axis of pieces"),
         ({"piece_bytes": [1.0, -1.0]}, "piece_bytes must be 0 or more"),
         ({"name": "eager"}, "name must be one of sequential, pipelined, layered, chunked: got 'eager'"),
@@ -163,6 +171,50 @@ def test_a_batch_refuses(arguments, message):
         schedule_batch(PDScheduler(TransferEngine(1.0)), **{**well, **arguments})
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: PDScheduler(5), "engine must be a TransferEngine: got 5"),
+        (lambda: TransferEngine.over(5), "link must be a Link: got 5"),
+        (
+            lambda: schedule_batch(5, "layered", arrival_s=[], piece_bytes=[], piece_offsets=[0], decode_s=1.0),
+            "scheduler must be a PDScheduler: got 5",
+        ),
+        (lambda: best_group(5, [1.0], decode_s=1.0), "scheduler must be a PDScheduler: got 5"),
+        (
+            lambda: best_chunk(5, None, num_tokens=1, kv_bytes_per_token=1.0, chunk_tokens=[1], decode_s=1.0),
+            "scheduler must be a PDScheduler: got 5",
+        ),
+        (
+            lambda: best_chunk(
+                PDScheduler(TransferEngine(1.0)), 5,
+                num_tokens=1, kv_bytes_per_token=1.0, chunk_tokens=[1], decode_s=1.0,
+            ),
+            "prefill must be a PrefillTime: got 5",
+        ),
+        (
+            lambda: PDScheduler(TransferEngine(1.0)).pipelined([1.0], decode_s=1.0).overlap_gain_s(5),
+            "baseline must be a Schedule: got 5",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_of_another_class_is_refused(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_a_group_may_be_larger_than_all_layers():
+    scheduler = PDScheduler(TransferEngine(1.0))
+    whole, beyond = (scheduler.layered([1.0, 2.0], decode_s=1.0, group_layers=n) for n in (2, 2**62))
+    assert whole.ttft_s == beyond.ttft_s
+
+
+def test_schedules_of_worlds_that_do_not_meet_have_no_gain():
+    two, three = (PDScheduler(TransferEngine(np.ones((worlds, 1)))).pipelined([1.0], decode_s=1.0) for worlds in (2, 3))
+    with pytest.raises(ValueError, match=r"the schedule and baseline must broadcast: got \(2,\) and \(3,\)"):
+        two.overlap_gain_s(three)
+
+
 def test_searches_refuse():
     scheduler = PDScheduler(TransferEngine(1.0))
     with pytest.raises(ValueError, match="group_layers must have one size or more: got none"):
@@ -176,6 +228,10 @@ def test_searches_refuse():
         )  # fmt: skip
     with pytest.raises(ValueError, match="piece_bytes must have two pieces or more"):
         overlap_bandwidth([1.0], [1.0])
+    with pytest.raises(ValueError, match=r"stream_shares must have one item for each stream: got shape \(0,\)"):
+        overlap_bandwidth([1.0, 1.0], [1.0, 1.0], stream_shares=[])
+    with pytest.raises(ValueError, match="piece_bytes, compute_s, overhead_s and latency_s must broadcast"):
+        overlap_bandwidth(np.ones((2, 2)), [1.0, 1.0], latency_s=[1.0, 1.0, 1.0])
 
 
 def test_a_schedule_over_streams_that_all_fail():
@@ -460,19 +516,48 @@ def test_later_requests_change_nothing_for_earlier_ones(figures, batch, name, cu
 POSITIVE = st.integers(1, 20).map(float)
 
 
-@given(st.lists(st.tuples(POSITIVE, POSITIVE), min_size=2, max_size=6))
-def test_the_overlap_bandwidth_is_the_smallest_without_stall(pieces):
+@given(
+    st.lists(st.tuples(st.integers(0, 20).map(float), POSITIVE), min_size=2, max_size=8),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.sampled_from([0.0, 0.13]),
+    st.sampled_from([0.0, 0.37]),
+)
+@example([(5.0, 5.0)] * 4, [1, 1, 1, 1], 0.0, 0.0)  # each stream has the time of one layer, not of four
+@example([(5.0, 5.0)] * 4, [1], 0.0, 0.37)
+def test_the_overlap_bandwidth_is_the_smallest_without_stall(pieces, shares, overhead, latency):
     size, compute = np.array(pieces).T
-    needed = float(overlap_bandwidth(size, compute))
-    assert needed == pytest.approx(twin.overlap_bandwidth(size.tolist(), compute.tolist(), low=1e-3), rel=1e-6)
-    schedule = PDScheduler(TransferEngine(needed)).layered(size, prefill_s=compute, decode_s=0.0)
-    assert schedule.exposed_transfer_s == pytest.approx(size[-1] / needed)
+    needed = float(overlap_bandwidth(size, compute, overhead_s=overhead, latency_s=latency, stream_shares=shares))
+    expected = twin.overlap_bandwidth(
+        size.tolist(), compute.tolist(), overhead=overhead, latency=latency, shares=shares, low=1e-3
+    )
+    assert needed == pytest.approx(expected, rel=1e-6, abs=1.1e-3)
+    if not 0.0 < needed < math.inf:
+        return
+    engine = TransferEngine(needed * np.array(shares) / sum(shares), latency_s=latency, alpha_s=overhead)
+    schedule = PDScheduler(engine).layered(size, prefill_s=compute, decode_s=0.0)
+    assert schedule.transfer.arrive_s[:-1].max() <= schedule.prefill.finish_s[-1] * (1 + 1e-9)
+    last = engine.transfer(size[-1:], streams=[(len(size) - 1) % len(shares)])
+    assert schedule.exposed_transfer_s == pytest.approx(last.arrive_s[0])
+
+
+@given(st.lists(st.lists(POSITIVE, min_size=3, max_size=3), min_size=1, max_size=3), st.integers(1, 3))
+def test_bandwidths_of_worlds_that_never_meet(sizes, num_streams):
+    compute, latency, shares = [1.0, 2.0, 3.0], np.arange(len(sizes)) / 4, np.ones(num_streams)
+    together = overlap_bandwidth(sizes, compute, latency_s=latency, stream_shares=shares)
+    alone = [
+        overlap_bandwidth(size, compute, latency_s=one, stream_shares=shares).tolist()
+        for size, one in zip(sizes, latency, strict=True)
+    ]
+    assert together.tolist() == alone
 
 
 def test_overheads_can_be_too_much_for_any_bandwidth():
     assert overlap_bandwidth([1.0, 1.0], [2.0, 2.0], overhead_s=1.0).tolist() == 1.0
     assert overlap_bandwidth([1.0, 1.0], [2.0, 2.0], overhead_s=2.0).tolist() == math.inf
+    assert overlap_bandwidth([1.0, 1.0], [2.0, 2.0], latency_s=2.0).tolist() == math.inf
+    assert overlap_bandwidth([1e60, 1.0], [0.0, 1e-300]).tolist() == math.inf
     assert overlap_bandwidth([0.0, 1.0], [2.0, 2.0]).tolist() == 0.0
+    assert overlap_bandwidth([0.0, 1.0], [2.0, 2.0], overhead_s=3.0, latency_s=3.0).tolist() == 0.0  # nothing to move
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 30))

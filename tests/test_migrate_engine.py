@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvarray.errors import TransferError
@@ -94,7 +94,9 @@ def test_an_engine_refuses(figures, message):
         ({"ready_s": [0.0, math.inf]}, "ready_s must be finite"),
         ({"block_node": [0]}, "block_node must have one item for each of 2 blocks: got 1"),
         ({"streams": [0, 2]}, r"streams must be less than 2: streams\[1\] = 2"),
-        ({"streams": [0, 1, 1]}, "block_bytes and streams must broadcast"),
+        ({"streams": [0, 1, 1]}, r"streams must have one item for each of 2 blocks: got shape \(3,\)"),
+        ({"streams": 1}, "streams must have an axis of blocks: got one number"),
+        ({"streams": np.zeros((3, 2), dtype=int)}, "block_bytes and ready_s with streams must broadcast"),
         ({"block_bytes": np.ones((3, 2))}, "bytes_per_second, block_bytes and ready_s must broadcast"),
     ],
 )
@@ -189,6 +191,31 @@ def test_streams_that_fail_together_get_nothing_of_each_other():
     assert moved.attempts.tolist() == [2, 2, 1]
 
 
+def engine_figures(bytes_per_second, fail_s, assignment):
+    """An engine as the twin takes it, without overheads."""
+    none = [0.0] * len(fail_s)
+    return {
+        "bytes_per_second": bytes_per_second, "fail_s": fail_s, "assignment": assignment,
+        "latency_s": none, "alpha_s": none, "stream_node": [0] * len(fail_s), "numa_penalty": 1.0,
+        "fragment_bytes": None,
+    }  # fmt: skip
+
+
+TWO_AT_ONCE = (
+    (engine_figures([1.0, 2.0, 1.0, 1.0], [1.0, 1.0, 6.0, 4.0], "least_loaded"), ([3, 2], [2.5, 0.0], [0, 0])),
+    (
+        engine_figures([1.0, 2.0, 1.0, 1.0], [math.inf, math.inf, 0.0, 0.0], "round_robin"),
+        ([5.5, 3, 3, 5.5], [4.0, 2.5, 0.0, 4.0], [0, 0, 0, 0]),
+    ),
+)
+
+
+def test_blocks_lost_at_one_moment_are_assigned_together():
+    (figures, (sizes, ready, _)), (in_turn, (more, later, _)) = TWO_AT_ONCE
+    assert TransferEngine(**figures).transfer(sizes, ready_s=ready).arrive_s.tolist() == [5.5, 3.0]
+    assert TransferEngine(**in_turn).transfer(more, ready_s=later).timeline.resource.tolist() == [0, 1, 0, 1]
+
+
 def test_an_engine_over_a_link_agrees_with_the_link():
     link = Link(3e9, latency_s=1e-3, alpha_s=1e-5, fragment_bytes=4096)
     size = np.array([1, 4096, 10**6])
@@ -200,6 +227,8 @@ def test_an_engine_over_a_link_agrees_with_the_link():
 
 
 @given(engines(), batches())
+@example(*TWO_AT_ONCE[0])
+@example(*TWO_AT_ONCE[1])
 def test_transfers_agree_with_the_twin(figures, blocks):
     sizes, ready, nodes = blocks
     engine = TransferEngine(**figures)
@@ -257,6 +286,22 @@ def test_every_block_gets_through_once(figures, blocks):
     if not np.isfinite(figures["fail_s"]).any():
         assert not moved.retried.any()
         assert len(moved.lost.block) == 0
+
+
+@settings(max_examples=50)
+@given(batches(), st.lists(st.integers(0, 3), min_size=10, max_size=10), st.permutations(range(3)))
+def test_the_numbers_of_streams_that_fail_together_do_not_matter(blocks, streams, numbers):
+    sizes, ready, _ = blocks
+    streams = np.array(streams[: len(sizes)], dtype=int)
+    speed, renamed = np.array([1.0, 2.0, 5.0, 3.0]), np.array([*numbers, 3])
+    fail = np.array([1.5, 1.5, 1.5, math.inf])
+    one = TransferEngine(speed, fail_s=fail).transfer(as_floats(sizes), ready_s=as_floats(ready), streams=streams)
+    speed[renamed] = speed.copy()
+    other = TransferEngine(speed, fail_s=fail).transfer(
+        as_floats(sizes), ready_s=as_floats(ready), streams=renamed[streams]
+    )
+    assert one.arrive_s.tolist() == other.arrive_s.tolist()
+    assert one.lost.block.tolist() == other.lost.block.tolist()
 
 
 @settings(max_examples=50)

@@ -60,11 +60,28 @@ def test_a_module_imports_only_lower_layers(path):
 def test_importing_kvarray_brings_numpy_alone():
     probe = (
         "import sys, sysconfig; import numpy; before = set(sys.modules); import kvarray;"
+        "[getattr(kvarray, name) for name in kvarray.__all__];"
         "new = {m.split('.')[0] for m in set(sys.modules) - before};"
         "print(sorted(new - set(sys.stdlib_module_names) - {'kvarray', 'numpy'}))"
     )
     out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_type_checkers_see_the_names_that_are_there():
+    stub = ast.parse((FOLDER / "__init__.pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: node.module for node in imports for alias in node.names}
+    assert sorted(homes) == kvarray.__all__
+    for name, home in homes.items():
+        assert getattr(importlib.import_module(home), name) is getattr(kvarray, name)
+
+
+def test_names_that_are_not_there():
+    assert kvarray.reuse.hit_curve is kvarray.hit_curve
+    assert set(kvarray.__all__) <= set(dir(kvarray))
+    with pytest.raises(AttributeError, match="module 'kvarray' has no attribute 'hit_curves'"):
+        kvarray.hit_curves  # noqa: B018
 
 
 def test_public_names_are_there_and_documented():

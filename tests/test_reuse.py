@@ -116,6 +116,27 @@ def test_negative_ttl():
         reuse.ttl_curve(make_trace(STORY)).hit_blocks(-1.0)
 
 
+def test_many_levels_for_single_requests():
+    curve = reuse.hit_curve(make_trace(STORY))
+    for ask in (curve.request_hit_blocks, curve.request_hit_tokens):
+        assert ask([[1, 2], [0, 9]]).tolist() == [
+            [ask(1).tolist(), ask(2).tolist()],
+            [ask(0).tolist(), ask(9).tolist()],
+        ]
+
+
+def test_runs_of_something_else():
+    trace = make_trace(STORY)
+    for runs in (reuse.stream_runs(trace), reuse.prefix_runs(make_trace(STORY[:2]))):
+        for ask in (reuse.hit_curve, reuse.ttl_curve):
+            with pytest.raises(ValueError, match="runs must be prefix_runs of the same trace"):
+                ask(trace, runs=runs)
+        with pytest.raises(ValueError, match="runs must be prefix_runs of the same trace"):
+            reuse.optimal_hits(trace, [1], runs=runs)
+        with pytest.raises(ValueError, match="runs must be prefix_runs of the same trace"):
+            reuse.working_set(trace, [0], [1], runs=runs)
+
+
 # --- by hand
 
 
@@ -136,6 +157,13 @@ def test_stories_of_time():
     assert curve.hit_blocks([9.9, 10.0, 20.0, 29.0, 30.0, np.inf]).tolist() == [0, 2, 4, 4, 5, 5]
     assert curve.level_for_share(1.0) == 30.0
     assert curve.level_for(0.0) == 0.0
+
+
+def test_a_gap_of_exactly_the_time_to_live():
+    # 0.4 - 0.1 is 0.30000000000000004 as floats
+    curve = reuse.ttl_curve(make_trace([(0, [1], 4)] * 2, arrivals=[0.1, 0.4]))
+    assert curve.hit_blocks([0.299999, 0.3]).tolist() == [0, 1]
+    assert curve.level_for_share(1.0) == 0.3
 
 
 def test_an_empty_trace_has_an_empty_curve():
@@ -214,14 +242,14 @@ def test_stream_steps_equal_a_list(rows, window, order):
 
 @given(requests(), WINDOWS, st.data())
 def test_times_to_live_equal_a_dictionary(rows, window, data):
-    gaps = data.draw(st.lists(st.sampled_from([0.0, 1.0, 2.5]), min_size=len(rows), max_size=len(rows)))
+    gaps = data.draw(st.lists(st.sampled_from([0.0, 0.1, 0.3, 2.5]), min_size=len(rows), max_size=len(rows)))
     arrivals = list(np.cumsum(gaps))
     curve = reuse.ttl_curve(make_trace(rows, arrivals), window=window)
 
     def hits_at(ttl):
         return _spread(rows, twin.ttl_steps(rows, arrivals, ttl))
 
-    _check(curve, rows, hits_at, [0.0, 0.5, 1.0, 2.5, 3.5, 7.0, 100.0], int(len(rows) * window))
+    _check(curve, rows, hits_at, [0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 2.5, 2.9, 100.0], int(len(rows) * window))
 
 
 @given(requests(max_size=7), WINDOWS)

@@ -91,7 +91,7 @@ def plan_run(
     end = len(hits)
     if end > 1:
         end = min(end, _first_that_extends(hashes, offsets, hits))
-        end = min(end, _first_that_loses(pool, hit_ids, ref_counts, hits, int((num_blocks - hits).sum())))
+        end = min(end, _first_that_loses(pool, hit_ids, ref_counts, hits, num_blocks - hits))
     if end < len(hits):
         hits = hits[:end]
         hit_ids = hit_ids[: hits.sum()]
@@ -133,14 +133,15 @@ def _first_that_extends(hashes: Hashes, offsets: Ids, hits: Ids) -> int:
     return int(repeats.min()) if len(repeats) else len(hits)
 
 
-def _first_that_loses(pool: BlockPool, hit_ids: Ids, ref_counts: Ids, hits: Ids, num_new: int) -> int:
+def _first_that_loses(pool: BlockPool, hit_ids: Ids, ref_counts: Ids, hits: Ids, num_new: Ids) -> int:
     """Return the first prompt that may hit a block of which an earlier one takes the memory."""
     is_cached = ref_counts == 0
-    is_cached[: hits[0]] = False  # the first prompt holds its hits before anyone allocates
-    if not is_cached.any():
-        return len(hits)
-    is_in_danger = is_cached & pool.is_taken_by(num_new + int(np.count_nonzero(ref_counts == 0)), hit_ids)
-    places = np.flatnonzero(is_in_danger)
+    places = np.flatnonzero(is_cached)
+    places = places[np.searchsorted(places, hits[0]) :]  # the first prompt holds its hits before anyone allocates
     if len(places) == 0:
         return len(hits)
-    return int(np.searchsorted(np.cumsum(hits), places[0], side="right"))
+    rows = np.searchsorted(np.cumsum(hits), places, side="right")
+    num_taken = (np.cumsum(num_new) - num_new)[rows]  # by the prompts before
+    num_held = np.cumsum(is_cached)[places]  # may have stood before the block in the queue
+    in_danger = rows[pool.is_taken_by(num_taken + num_held, hit_ids[places])]
+    return int(in_danger[0]) if len(in_danger) else len(hits)

@@ -70,14 +70,16 @@ class BlockAllocator:
     Parameters
     ----------
     num_blocks : int
-        N. Memory is fixed by it: at most 56 bytes a block, and 8 more for each column that a key function reads.
+        N. Memory is fixed by it: at most 52 bytes a block, and 4 more for each column that a key function reads; so at
+        most 64, and 12 bytes in all.
     policy : str or callable, optional
         ``"lru"``, the default, hands blocks out in the order of the free queue. Any other name of
         `kvarray.policies.POLICIES`, or a key function of the caller's own, chooses among the cached blocks the ones
         with the smallest keys, after all free blocks. It may read the columns ``last_use`` (tick at which a block was
         last allocated, held, touched or released; ticks differ), ``created`` (tick of its allocation), ``uses``
-        (holders and touches since), and the three above; one that reads others, such as "priority", is refused. It
-        costs O(N) an eviction, so allocate in batches.
+        (holders and touches since), and the three above; one that reads others, such as "priority", is refused. Only
+        the order of ticks means something: about every 2^31 of them they are numbered anew; uses are counted up to
+        about as many. It costs O(N) an eviction, so allocate in batches.
     release_order : {"unhashed_first", "all_to_tail"}, optional
         Where released blocks stand in the free queue. "unhashed_first": those without a hash at its front, where
         they are reused before any content is lost (vLLM 0.23 and later). "all_to_tail": all at its tail (earlier).

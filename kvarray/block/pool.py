@@ -23,8 +23,10 @@ __all__ = ["FEW", "BlockPool", "Sink", "keep_first", "keep_last", "refuse_ids"]
 Sink: TypeAlias = Callable[[Ids, Hashes], None]
 """Called with the ids and hashes of victims before their blocks are reused; raises to refuse."""
 
-FEW = 48  # blocks for which loops over Python integers are cheaper than NumPy calls, most of all in a cold cache
+FEW = 64  # blocks for which loops over Python integers are cheaper than NumPy calls, most of all in a cold cache
 _POLICY_COLUMNS = ("last_use", "created", "uses")
+_MOST_TICKS = 2**31 - 1  # before the clock is set back; two columns of 2^29 blocks have at most half as many
+_MOST_USES = 2**31 - 1
 
 
 class BlockPool:
@@ -68,14 +70,12 @@ class BlockPool:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        columns = [self.ref_count, self.parent_hash, *self._columns.values()]
+        columns: list[NDArray[Any]] = [self.ref_count, self.parent_hash, *self._columns.values()]
         return sum(column.nbytes for column in columns) + self.index.nbytes + self.queue.nbytes
 
-    def is_taken_by(self, count: int, ids: Ids) -> Flags:
-        """Return which of these cached blocks an allocation of `count` blocks might take; more is said than is so."""
-        if self.policy is None:
-            return self.queue.is_among_first(count, ids)
-        return np.full(len(ids), count > len(self.queue))
+    def is_taken_by(self, counts: Ids, ids: Ids) -> Flags:
+        """Return which cached blocks allocations of these sizes might take; more is said than is so."""
+        return self.queue.is_among_first(counts, ids) if self.policy is None else counts > len(self.queue)
 
     def take(self, count: int) -> Ids:
         """Allocate blocks, of which there are enough."""
@@ -99,17 +99,13 @@ class BlockPool:
             self.num_cached -= len(victims)
         self.ref_count[ids] = 1
         if self.policy:
-            for name, value in (("created", np.arange(self._clock, self._clock + count)), ("uses", 1)):
-                if name in self._columns:
-                    self._columns[name][ids] = value
-            self._stamp(ids)
+            self._stamp(ids, "created", "last_use")
+            if "uses" in self._columns:
+                self._columns["uses"][ids] = 1
         return ids
 
     def take_few(self, count: int) -> list[int]:
-        """Allocate blocks of a plain pool one by one; there are enough."""
-        if count > FEW:
-            taken: list[int] = self.take(count).tolist()
-            return taken
+        """Allocate a few blocks of a plain pool one by one; there are enough."""
         ids = self.queue.pop_few(count)
         hash_of, ref_count, parent_of = self._hash_items, self._ref_items, self._parent_items
         victims = []
@@ -124,39 +120,41 @@ class BlockPool:
             self.evictions += len(victims)
         return ids
 
-    def admit_one(
-        self, hashes: Hashes, keys: list[int], *, limit: int, num_blocks: int, watermark: int
-    ) -> tuple[list[int], int] | None:
-        """Give blocks to one prompt of a plain pool; None, and nothing changes, if there are not enough.
+    def admit_one(self, hashes: Hashes, keys: list[int], *, limit: int, cells: Ids, watermark: int) -> int:
+        """Give blocks to one prompt of a plain pool; -1, and nothing changes, unless there are enough whatever it hits.
 
         Holds the leading blocks with these hashes that are there, at most `limit`, allocates the others, and registers
-        them as far as they have a hash. `keys` are the hashes as integers. Returns all blocks, and how many were there.
+        them as far as they have a hash. `keys` are the hashes as integers. All blocks are written to `cells`, as many
+        as it has room for; returns how many were there.
         """
-        index, ref_count = self.index, self._ref_items
-        buckets = index.buckets_of_few(hashes)
-        hits = index.find_leading(keys[:limit], buckets)
+        if len(cells) > len(self.queue) - watermark:
+            return -1
+        buckets = self.index.buckets_of_few(hashes)
+        hits = self.index.find_leading(keys[:limit], buckets)
         num_hits = len(hits)
-        cached = {i for i in hits if ref_count[i] == 0}
-        if num_blocks - num_hits + len(cached) > len(self.queue) - watermark:
-            return None
+        num_new = len(cells) - num_hits
+        self.hold_few(hits)
+        if num_new <= FEW:
+            new = self.take_few(num_new)
+            cells[:] = hits + new
+            if num_hits < len(keys):
+                parent = keys[num_hits - 1] if num_hits else 0
+                self.name_few(new, keys[num_hits:], buckets[num_hits:], parent=parent)
+        else:
+            cells[:num_hits] = hits
+            cells[num_hits:] = self.take(num_new)
+            if num_hits < len(keys):
+                parents = hashes[num_hits - 1 : -1] if num_hits else np.append(NO_HASH, hashes[:-1])
+                self.name(cells[num_hits : len(keys)], hashes[num_hits:], parents)
+        return num_hits
 
-        for i in hits:
-            ref_count[i] += 1
-        if cached:
-            self.queue.remove_few(cached)
-            self.num_cached -= len(cached)
-        taken = self.take_few(num_blocks - num_hits)
-        if num_hits < len(keys):
-            if len(keys) - num_hits > FEW:
-                index.insert(hashes[num_hits:], np.array(taken[: len(keys) - num_hits]))
-            else:
-                index.insert_few(keys[num_hits:], taken[: len(keys) - num_hits], buckets[num_hits:])
-            parent_of = self._parent_items
-            parent = keys[num_hits - 1] if num_hits else 0
-            for i, key in zip(taken, keys[num_hits:], strict=False):  # blocks without a hash come last
-                parent_of[i] = parent
-                parent = key
-        return hits + taken, num_hits
+    def name_few(self, ids: list[int], keys: list[int], buckets: list[int], *, parent: int) -> None:
+        """Give hashes, of which each is the parent of the next, to the first of a few blocks; see `name`."""
+        self.index.insert_few(keys, ids, buckets)
+        parent_of = self._parent_items
+        for i, key in zip(ids, keys, strict=False):
+            parent_of[i] = parent
+            parent = key
 
     def is_writable(self, i: int) -> bool:
         """Return whether a held block can be written in place: it has one holder and no hash."""
@@ -173,8 +171,11 @@ class BlockPool:
         BlockStateError
             If a block has fewer holders than it comes up.
         """
-        if len(ids) <= FEW and self.is_plain and rows is None and self.drop_few(ids.tolist()):
-            return
+        if len(ids) <= FEW and self.is_plain and rows is None:
+            few = ids.tolist()
+            if len(set(few)) == len(few) and 0 not in [self._ref_items[i] for i in few]:
+                self._drop_few(few)
+                return
         counts = self.ref_count.take(ids)
         if np.count_nonzero(counts) < len(ids):
             refuse_ids("release", ids[counts == 0], "nobody holds them")
@@ -196,12 +197,21 @@ class BlockPool:
             rows = None if rows is None else rows[is_left]
         self._queue_up(ids, rows)
 
-    def drop_few(self, ids: list[int]) -> bool:
-        """Release a few different held blocks of a plain pool; do nothing and return False where they are others."""
-        ref_count = self._ref_items
-        if (len(ids) > 1 and len(set(ids)) < len(ids)) or 0 in [ref_count[i] for i in ids]:
-            return False
-        hash_of, unhashed_first = self._hash_items, self._unhashed_first
+    def drop_row(self, ids: Ids) -> None:
+        """Release blocks that have a holder for each time they come."""
+        if len(ids) <= FEW and self.is_plain:
+            self._drop_few(ids.tolist())
+            return
+        left = self.ref_count.take(ids) - 1
+        if np.count_nonzero(left):  # some have other holders, or come twice
+            self.drop(ids)
+            return
+        self.ref_count[ids] = 0
+        self._queue_up(ids, None)
+
+    def _drop_few(self, ids: list[int]) -> None:
+        """Release blocks of a plain pool one by one; they have a holder for each time they come."""
+        ref_count, hash_of, unhashed_first = self._ref_items, self._hash_items, self._unhashed_first
         front, back, num_hashed = [], [], 0
         for i in ids:
             left = ref_count[i] - 1
@@ -220,7 +230,6 @@ class BlockPool:
         if back:
             self.queue.push_back_few(back)
         self.num_cached += num_hashed
-        return True
 
     def drop_shared(self, ids: Ids) -> None:
         """Release blocks that keep holders afterwards; they may repeat."""
@@ -247,8 +256,9 @@ class BlockPool:
             if count == 0:
                 cached.append(i)
             ref_count[i] = count + 1
-        self.queue.remove_few(cached)
-        self.num_cached -= len(cached)
+        if cached:
+            self.queue.remove_few(cached)
+            self.num_cached -= len(cached)
 
     def hold_and_take(self, ids: Ids, counts: Ids, count: int) -> Ids:
         """Hold blocks as `hold` does, then allocate others; if a sink refuses, neither."""
@@ -258,7 +268,7 @@ class BlockPool:
         cached = ids[counts == 0]
         num_cached, clock = self.num_cached, self._clock
         places = self.queue.places(cached)
-        columns = {name: column[ids] for name, column in self._columns.items()}
+        columns = {name: column.copy() for name, column in self._columns.items()}
         self.hold(ids, counts)
         try:
             return self.take(count)
@@ -267,8 +277,8 @@ class BlockPool:
             self.num_cached, self._clock = num_cached, clock
             if self.policy is None:
                 self.queue.put_back(cached, places)
-            for name, values in columns.items():
-                self._columns[name][ids] = values
+            for name, column in columns.items():
+                self._columns[name][:] = column
             raise
 
     def touch(self, ids: Ids, counts: Ids) -> None:
@@ -365,7 +375,7 @@ class BlockPool:
         num_hashed = int(np.count_nonzero(hashes))
         self.num_cached += num_hashed
         if self.policy:
-            self._stamp(ids)
+            self._stamp(ids, "last_use")
         if num_hashed < len(ids) and (self.policy or self._unhashed_first):
             is_hashed = hashes != NO_HASH
             unhashed = ids[~is_hashed]
@@ -384,30 +394,46 @@ class BlockPool:
         assert self.policy is not None
         candidates = np.flatnonzero((self.ref_count == 0) & (self.block_hash != NO_HASH))
         columns = {**self._own_columns(), **self._columns}
-        keys = self.policy({name: column.take(candidates) for name, column in columns.items()})
+        candidate_columns = {name: column.take(candidates) for name, column in columns.items()}
+        for name in self._columns:  # a policy may multiply them
+            candidate_columns[name] = candidate_columns[name].astype(np.int64)
+        keys = self.policy(candidate_columns)
         return candidates[smallest(keys, count)]
 
     def _use(self, ids: Ids) -> None:
-        """Count a use of each block."""
+        """Count a use of each block, as far as the column goes."""
         if "uses" in self._columns:
-            np.add.at(self._columns["uses"], ids, 1)
-        self._stamp(ids)
+            uses = self._columns["uses"]
+            np.add.at(uses, ids[uses.take(ids) <= _MOST_USES - len(ids)], 1)
+        self._stamp(ids, "last_use")
 
-    def _stamp(self, ids: Ids) -> None:
-        """Let the clock tick once an item, and note the tick as its latest use; the last of equal ids counts."""
-        if "last_use" in self._columns:
-            self._columns["last_use"][ids] = np.arange(self._clock, self._clock + len(ids))
+    def _stamp(self, ids: Ids, *names: str) -> None:
+        """Let the clock tick once an item, and note the tick in columns; the last of equal ids counts."""
+        if self._clock + len(ids) > _MOST_TICKS:
+            self._count_anew()
+        ticks = np.arange(self._clock, self._clock + len(ids))
+        for name in names:
+            if name in self._columns:
+                self._columns[name][ids] = ticks
         self._clock += len(ids)
+
+    def _count_anew(self) -> None:
+        """Give the ticks that are noted new numbers, from 0 on and in the same order."""
+        columns = [self._columns[name] for name in ("last_use", "created") if name in self._columns]
+        ticks = np.unique(np.array(columns, dtype=np.int32))
+        for column in columns:
+            column[:] = np.searchsorted(ticks, column)
+        self._clock = len(ticks)
 
     def _own_columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns that are there whatever the policy reads."""
         return {"ref_count": self.ref_count, "block_hash": self.block_hash, "parent_hash": self.parent_hash}
 
-    def _columns_read(self, policy: Policy) -> dict[str, Ids]:
+    def _columns_read(self, policy: Policy) -> dict[str, NDArray[np.int32]]:
         """Return new columns for what a policy reads, which a call without candidates tells."""
         asked = _AskedColumns({**self._own_columns(), **dict.fromkeys(_POLICY_COLUMNS, self.ref_count)})
         smallest(policy(asked), 0)
-        return {name: np.zeros(self.num_blocks, dtype=np.int64) for name in _POLICY_COLUMNS if name in asked.read}
+        return {name: np.zeros(self.num_blocks, dtype=np.int32) for name in _POLICY_COLUMNS if name in asked.read}
 
 
 class _AskedColumns(dict[str, NDArray[Any]]):

@@ -10,9 +10,6 @@ constant time an id.
 Kernels that trust their callers: ids in range, pushed ids different and not in the queue, removed ids in the queue.
 """
 
-from array import array
-from collections.abc import Collection
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,12 +43,11 @@ class FreeQueue:
     """
 
     def __init__(self, num_ids: int) -> None:
-        size = 2 * num_ids + 2
+        size = 2 * num_ids
         self._entries = np.empty(size, dtype=np.int32)
         self._place = np.empty(num_ids, dtype=np.int32)
         self._entry_items = self._entries.data
         self._place_items = self._place.data
-        self._format = self._entry_items.format
         self.assign(np.arange(num_ids))
 
     def __len__(self) -> int:
@@ -83,29 +79,22 @@ class FreeQueue:
         end = self._head + count
         if self._num_stale == 0:
             return self._entries[self._head : end].astype(np.int64), end
-        wide = count + 16
-        while True:  # the window doubles, so the work is that of the entries skipped
-            end = min(self._head + wide, self._tail)
-            window = self._entries[self._head : end]
-            is_live = self._place.take(window) == np.arange(self._head, end, dtype=np.int32)
-            live = np.flatnonzero(is_live)
-            if len(live) >= count:
-                live = live[:count]
-                return window.take(live).astype(np.int64), self._head + int(live[-1]) + 1 if count else self._head
-            wide *= 2
+        live = self._live(count)
+        return self._entries.take(live).astype(np.int64), int(live[-1]) + 1 if count else self._head
 
     def pop(self, count: int, end: int) -> None:
         """Take the first `count` ids out, the last of which stands before the place `end`, as `peek` said."""
         self._num_stale -= end - self._head - count
         self._head = end
 
-    def is_among_first(self, count: int, ids: Ids) -> Flags:
-        """Return which of these ids, all in the queue, are among its first `count`."""
+    def is_among_first(self, counts: Ids, ids: Ids) -> Flags:
+        """Return which of these ids, all in the queue, are among its first ones, of which each has its own count."""
         places = self._place.take(ids)
-        is_near = places < self._head + count + self._num_stale
-        if self._num_stale == 0 or count >= len(self) or not np.count_nonzero(is_near):
+        is_near = places < self._head + counts + self._num_stale
+        if self._num_stale == 0 or not np.count_nonzero(is_near):
             return is_near
-        return places < self.peek(count)[1]
+        is_among: Flags = np.searchsorted(self._live(min(int(counts.max()), len(self))), places) < counts
+        return is_among
 
     def push_back(self, ids: Ids) -> None:
         """Append ids at the tail, in the order given."""
@@ -176,25 +165,23 @@ class FreeQueue:
         """Append a few ids at the tail; see `push_back`."""
         if self._tail + len(ids) > len(self._entries):
             self._centre()
-        end = self._tail + len(ids)
-        self._entry_items[self._tail : end] = array(self._format, ids)
-        place = self._place_items
+        entries, place = self._entry_items, self._place_items
         for at, item in enumerate(ids, self._tail):
+            entries[at] = item
             place[item] = at
-        self._tail = end
+        self._tail += len(ids)
 
     def push_front_few(self, ids: list[int]) -> None:
         """Put a few ids before the head; see `push_front`."""
         if self._head < len(ids):
             self._centre()
-        start = self._head - len(ids)
-        self._entry_items[start : self._head] = array(self._format, ids)
-        place = self._place_items
-        for at, item in enumerate(ids, start):
+        self._head -= len(ids)
+        entries, place = self._entry_items, self._place_items
+        for at, item in enumerate(ids, self._head):
+            entries[at] = item
             place[item] = at
-        self._head = start
 
-    def remove_few(self, ids: Collection[int]) -> None:
+    def remove_few(self, ids: list[int]) -> None:
         """Take a few different ids out, wherever they stand; see `remove`."""
         place = self._place_items
         for item in ids:
@@ -210,6 +197,17 @@ class FreeQueue:
             raise InvariantError(f"Q1: ids twice in the queue: {np.flatnonzero(counts > 1)[:5].tolist()}")
         if len(live) != len(self):
             raise InvariantError(f"Q2: {len(live)} ids in the queue, {len(self)} are counted")
+
+    def _live(self, count: int) -> Ids:
+        """Return the places of the first `count` ids; there must be as many."""
+        wide = count + 16
+        while True:  # the window doubles, so the work is that of the entries skipped
+            end = min(self._head + wide, self._tail)
+            is_live = self._place.take(self._entries[self._head : end]) == np.arange(self._head, end, dtype=np.int32)
+            live = np.flatnonzero(is_live)
+            if len(live) >= count:
+                return live[:count] + self._head
+            wide *= 2
 
     def _centre(self) -> None:
         """Drop the stale entries and move the others to the middle of the buffer."""

@@ -75,7 +75,6 @@ class Sequences:
         self._num_free_rows = self._num_rows
         # Views for single items: indexing a memoryview takes a third of the time of indexing an array.
         self._cell_items = self._cells.data
-        self._format = self._cell_items.format
         self._token_items = self._num_tokens.data
         self._num_hashed_items = self._num_hashed.data
         self._last_hash_items = self._last_hash.data
@@ -243,6 +242,11 @@ class Sequences:
         self._ticket[rows] = -(self._ticket[rows] + _GENERATION)
         self._free_rows[self._num_free_rows : self._num_free_rows + len(rows)] = rows
         self._num_free_rows += len(rows)
+
+    def _next_row(self) -> int:
+        """Return the row that will be taken next; there is one."""
+        row: int = self._free_row_items[self._num_free_rows - 1]
+        return row
 
     def _take_row(self) -> tuple[int, int]:
         """Take one row; returns it and its handle."""

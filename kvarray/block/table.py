@@ -10,7 +10,6 @@ ahead for speculative tokens. A block that is full when it is admitted can be fo
 could have been computed, as in vLLM.
 """
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -41,7 +40,8 @@ from kvarray.ragged import ranges, ranks
 __all__ = ["Admission", "BlockTable", "Copies", "TableStats"]
 
 
-_NOTHING = np.empty(0, dtype=np.int64)
+_NO_IDS = np.empty(0, dtype=np.int64)
+_NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
 class Admission(NamedTuple):
@@ -173,7 +173,7 @@ class BlockTable(Sequences):
         self,
         num_tokens: ArrayLike,
         *,
-        hashes: ArrayLike = (),
+        hashes: ArrayLike = _NO_HASHES,
         hash_offsets: ArrayLike | None = None,
         content: Content | None = None,
     ) -> Admission:
@@ -257,7 +257,7 @@ class BlockTable(Sequences):
         handles: ArrayLike,
         num_tokens: ArrayLike,
         *,
-        hashes: ArrayLike = (),
+        hashes: ArrayLike = _NO_HASHES,
         hash_offsets: ArrayLike | None = None,
     ) -> Copies:
         """Make room for more tokens at the end of sequences: a decode step, or a chunk of prefill.
@@ -290,8 +290,8 @@ class BlockTable(Sequences):
         -----
         Sequential law: of n sequences that share a last block, the first n - 1 get copies.
         """
-        if hash_offsets is None and self._append_one(np.asarray(handles), np.asarray(num_tokens)):
-            return Copies(source=_NOTHING, target=_NOTHING)
+        if self._append_one(np.asarray(handles), np.asarray(num_tokens), np.asarray(hashes), hash_offsets):
+            return Copies(source=_NO_IDS, target=_NO_IDS)
         rows = self._different_rows(handles)
         counts = as_ints("num_tokens", num_tokens, low=0)
         check_same_length(handles=rows, num_tokens=counts)
@@ -307,7 +307,7 @@ class BlockTable(Sequences):
         if num_copies:
             num_new[np.flatnonzero(is_written)[is_copied]] += 1
         naming = None
-        if hash_offsets is not None:
+        if hash_offsets is not None or np.size(hashes):
             naming = self._check_naming(rows, new, old_blocks - is_written, hashes, hash_offsets)
         total = int(np.add.reduce(num_new))
         self._check_capacity(total, "append")
@@ -468,33 +468,32 @@ class BlockTable(Sequences):
         return Admission(handles=self._handles(rows), hit_blocks=hits, hit_tokens=hits * self._block_size)
 
     def _admit_one(self, counts: Ids, hashes: Hashes, hash_offsets: ArrayLike | None) -> Admission | None:
-        """Admit one prompt to a plain pool as `admit` does; None for several, and where it would refuse.
+        """Admit one prompt to a plain pool as `admit` does; None for several, and where it would or might refuse.
 
         Called for every request of a trace that is stepped singly, so it counts microseconds: a lookup that ends at
         the first miss, loops over integers, and no array that is not needed.
         """
-        if counts.shape != (1,) or counts.dtype != np.int64 or hashes.ndim != 1:
+        if counts.shape != (1,) or counts.dtype != np.int64:
             return None
-        num_hashes = len(hashes)
-        if num_hashes and (hashes.dtype != np.uint64 or hash_offsets is None):
+        keys = _keys_of_one(hashes, hash_offsets)
+        if keys is None:
             return None
-        if hash_offsets is not None and np.asarray(hash_offsets).tolist() != [0, num_hashes]:
+        count, size = counts.item(), self._block_size
+        num_hashes, num_blocks = len(keys), -(-count // size)
+        if count < 1 or num_hashes > count // size or num_blocks > self._width or self._num_free_rows == 0:
             return None
-        keys: list[int] = hashes.tolist()
-        size = self._block_size
-        count = counts.item()
-        num_blocks = -(-count // size)
-        if count < 1 or 0 in keys or num_hashes > count // size or num_blocks > self._width or self._num_free_rows == 0:
-            return None
-        given = self._pool.admit_one(
-            hashes, keys, limit=(count - self._uncached) // size, num_blocks=num_blocks, watermark=self._watermark
+        start = self._next_row() * self._width
+        num_hits = self._pool.admit_one(
+            hashes,
+            keys,
+            limit=(count - self._uncached) // size,
+            cells=self._cells[start : start + num_blocks],
+            watermark=self._watermark,
         )
-        if given is None:
+        if num_hits < 0:
             return None
 
-        blocks, num_hits = given
         row, handle = self._take_row()
-        self._cell_items[row * self._width : row * self._width + num_blocks] = array(self._format, blocks)
         self._token_items[row] = count
         if num_hashes:
             self._num_hashed_items[row] = num_hashes
@@ -505,10 +504,13 @@ class BlockTable(Sequences):
         result = np.array([handle, num_hits, num_hits * size])
         return Admission(result[:1], result[1:2], result[2:])
 
-    def _append_one(self, handles: Ids, counts: Ids) -> bool:
+    def _append_one(self, handles: Ids, counts: Ids, hashes: Hashes, hash_offsets: ArrayLike | None) -> bool:
         """Append to one sequence as `append` does; False for several, for copies, and where it would refuse."""
         row = self._row_of_one(handles)
         if row < 0 or counts.shape != (1,) or counts.dtype != np.int64:
+            return False
+        keys = _keys_of_one(hashes, hash_offsets)
+        if keys is None:
             return False
         old, size = self._token_items[row], self._block_size
         new = old + counts.item()
@@ -519,21 +521,41 @@ class BlockTable(Sequences):
         end = row * self._width + old_blocks
         if new > old and old % size and not self._pool.is_writable(self._cell_items[end - 1]):
             return False
+        if keys and not self._can_name_one(row, len(keys), num_held=old_blocks, num_full=new // size):
+            return False
 
         if num_new:
             self._cells[end : end + num_new] = self._pool.take(num_new)
         self._token_items[row] = new
+        if keys:
+            self._name_one(row, hashes, keys)
         return True
+
+    def _can_name_one(self, row: int, num_hashes: int, *, num_held: int, num_full: int) -> bool:
+        """Return whether `_name_one` can register blocks of a sequence, of which the first `num_held` are there now."""
+        first = self._num_hashed_items[row]
+        end = first + num_hashes
+        held = self._block_ids[row, first : min(end, num_held)]
+        return self._pool.is_plain and end <= num_full and not np.count_nonzero(self._pool.block_hash.take(held))
+
+    def _name_one(self, row: int, hashes: Hashes, keys: list[int]) -> None:
+        """Register blocks, which have no hash, of one sequence of a plain pool as `_name` does."""
+        first = self._num_hashed_items[row]
+        end = first + len(keys)
+        buckets = self._pool.index.buckets_of_few(hashes)
+        self._pool.name_few(self._block_ids[row, first:end].tolist(), keys, buckets, parent=self._last_hash_items[row])
+        self._num_hashed_items[row] = end
+        self._last_hash_items[row] = keys[-1]
 
     def _free_one(self, row: int) -> None:
         """Free the sequence in a row as `free` does."""
         start = row * self._width
         end = start - (-self._token_items[row] // self._block_size)
-        self._pool.drop(self._cells[start:end][::-1])
+        self._pool.drop_row(self._cells[start:end][::-1])
         self._give_row(row)
 
     def _check_naming(
-        self, rows: Ids, num_tokens: Ids, num_held: Ids, hashes: ArrayLike, hash_offsets: ArrayLike
+        self, rows: Ids, num_tokens: Ids, num_held: Ids, hashes: ArrayLike, hash_offsets: ArrayLike | None
     ) -> tuple[Hashes, Ids]:
         """Return the hashes of an append, or raise if they are too many or do not go with those of blocks that stay.
 
@@ -647,6 +669,19 @@ class BlockTable(Sequences):
                 requested=count,
                 available=available - watermark,
             )
+
+
+def _keys_of_one(hashes: Hashes, hash_offsets: ArrayLike | None) -> list[int] | None:
+    """Return the hashes of one sequence as integers; None where they are not what they should be, or not arrays yet."""
+    if hash_offsets is None:
+        return [] if hashes.shape == (0,) else None
+    offsets = np.asarray(hash_offsets)
+    if hashes.ndim != 1 or hashes.dtype != np.uint64 or offsets.dtype != np.int64:
+        return None
+    if offsets.tolist() != [0, len(hashes)]:
+        return None
+    keys: list[int] = hashes.tolist()
+    return None if 0 in keys else keys
 
 
 def _ragged_hashes(hashes: ArrayLike, hash_offsets: ArrayLike | None, num_rows: int) -> tuple[Hashes, Ids]:

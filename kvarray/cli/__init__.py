@@ -14,7 +14,7 @@ from kvarray.errors import KVArrayError
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = ("curve", "size", "tiers", "transfer", "demo")
+COMMANDS: tuple[str, ...] = ("curve", "size", "tiers", "transfer", "replay", "sweep", "trace", "demo")
 """Names of the modules of this package that are subcommands, in the order of the help."""
 
 
@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0, or 2 where a file, a field or a flag is wrong.
     """
-    parser = _parser()
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = _parser(argv)
     try:
         args = parser.parse_args(argv)
         args.run(args)
@@ -46,8 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _refuse(args.command, f"{where}{error.strerror or error}")
-    except (KVArrayError, ValueError, ImportError) as error:
+    except (KVArrayError, ValueError, TypeError, ImportError) as error:
         return _refuse(args.command, str(error))
+    except OverflowError as error:
+        return _refuse(args.command, f"a number is too large: {error}")
+    except MemoryError as error:
+        return _refuse(args.command, f"the answer needs more memory than there is: {error}")
+    except RecursionError:
+        return _refuse(args.command, "a file is nested too deeply")
     return 0
 
 
@@ -63,13 +70,14 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command at hand; of all of them where none is named, as for the help."""
     import importlib
 
     parser = _Parser(prog="kvarray", description="What would my KV cache do if ...?")
     parser.add_argument("--version", action="version", version=f"kvarray {_version()}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
+    for name in argv[:1] if argv[:1] and argv[0] in COMMANDS else COMMANDS:
         importlib.import_module(f"kvarray.cli.{name}").add_parser(subparsers)
     return parser
 

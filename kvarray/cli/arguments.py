@@ -8,9 +8,18 @@ from typing import TypeVar
 from kvarray.cli.output import progress_bar
 from kvarray.economics import ModelSpec
 from kvarray.trace import Trace, builtin_trace, read_trace
-from kvarray.units import parse_count
+from kvarray.units import parse_bytes, parse_count
 
-__all__ = ["add_output_flags", "add_trace_arguments", "flag_type", "list_of", "load_trace", "model_spec"]
+__all__ = [
+    "add_output_flags",
+    "add_trace_arguments",
+    "add_weight_arguments",
+    "bytes_per_block",
+    "flag_type",
+    "list_of",
+    "load_trace",
+    "model_spec",
+]
 
 _Item = TypeVar("_Item")
 
@@ -98,3 +107,33 @@ def model_spec(text: str) -> ModelSpec:
     if is_folder or os.path.isfile(text) or text.endswith(".json"):
         return ModelSpec.from_file(text)
     return ModelSpec.from_name(text)
+
+
+def add_weight_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add what a block weighs: by a model, by token or by block; `bytes_per_block` reads it."""
+    size = group.add_mutually_exclusive_group()
+    size.add_argument("--model", metavar="NAME", help="a model's name or config.json: its bytes, of one rank")
+    size.add_argument("--bytes-per-token", type=flag_type(_weight), metavar="SIZE")
+    size.add_argument("--bytes-per-block", type=flag_type(_weight), metavar="SIZE")
+    group.add_argument("--dtype", metavar="NAME", help="with --model: format of the cache; bf16")
+    group.add_argument("--tp", type=flag_type(parse_count), metavar="N", help="with --model: ranks of a group; 1")
+
+
+def _weight(text: str) -> int:
+    size = parse_bytes(text)
+    if size < 1:
+        raise ValueError(f"a weight must be 1 byte or more: got {text!r}")
+    return size
+
+
+def bytes_per_block(args: argparse.Namespace, trace: Trace) -> int | None:
+    """Return what a block of the trace weighs in bytes; None where nothing was said of it."""
+    if args.model is None and (args.dtype is not None or args.tp is not None):
+        raise ValueError("--dtype and --tp say how a model keeps its cache: they need --model")
+    block_size = trace.block_size or 1
+    if args.model is not None:
+        tp = 1 if args.tp is None else args.tp
+        return model_spec(args.model).bytes_per_block(block_size, dtype=args.dtype or "bf16", tp=tp)
+    if args.bytes_per_token is not None:
+        return int(args.bytes_per_token) * block_size
+    return None if args.bytes_per_block is None else int(args.bytes_per_block)

@@ -5,7 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from kvarray.cli.arguments import add_output_flags, add_trace_arguments, flag_type, list_of, load_trace, model_spec
+from kvarray.cli.arguments import (
+    add_output_flags,
+    add_trace_arguments,
+    add_weight_arguments,
+    bytes_per_block,
+    list_of,
+    load_trace,
+)
 from kvarray.cli.output import print_csv, print_json, print_table
 from kvarray.reuse import UNITS, HitCurve, hit_curve, optimal_hits, prefix_runs, stream_curve, ttl_curve
 from kvarray.trace import Trace
@@ -15,7 +22,7 @@ __all__ = ["add_parser", "run"]
 
 _EPILOG = """examples:
   kvarray curve                                              a built-in workload
-  kvarray curve trace.jsonl --block-size 512 --optimal       with the best any policy could do
+  kvarray curve trace.jsonl --block-size 512 --optimal       with the most any policy could hit
   kvarray curve trace.jsonl --memory 64GiB,1TB --model llama-3.1-70b --dtype fp8
   kvarray curve trace.jsonl --ttl 1min,1h --window 0.5       entries that expire; later half counted
 """
@@ -38,42 +45,32 @@ def add_parser(subparsers: Any) -> None:
     what.add_argument("--target", type=list_of(_rate), metavar="RATE,...", help="smallest that reaches a hit rate")
     what.add_argument("--share", type=list_of(_rate), metavar="SHARE,...", help="... or a share of the ceiling (90%%)")
     how = parser.add_argument_group("how to count")
-    how.add_argument("--unit", choices=UNITS, default="token", help="unit of --target, --share and the plot")
+    how.add_argument("--unit", choices=UNITS, help="unit of --target, --share and --plot; token")
     how.add_argument(
         "--window", type=float, default=0.0, metavar="W", help="share of requests that only warm the cache"
     )
-    how.add_argument("--optimal", action="store_true", help="beside it the best that any eviction policy could do")
-    how.add_argument("--stream", choices=("head_first", "tail_first"), help="plain LRU over the stream of blocks")
-    weight = parser.add_argument_group("what a block weighs")
-    size = weight.add_mutually_exclusive_group()
-    size.add_argument("--model", metavar="NAME", help="a model's name or config.json: its bytes, of one rank")
-    size.add_argument("--bytes-per-token", type=flag_type(_weight), metavar="SIZE")
-    size.add_argument("--bytes-per-block", type=flag_type(_weight), metavar="SIZE")
-    weight.add_argument("--dtype", default="bf16", metavar="NAME", help="with --model: format of the cache; bf16")
-    weight.add_argument(
-        "--tp", type=flag_type(parse_count), default=1, metavar="N", help="with --model: ranks of a group"
+    how.add_argument(
+        "--optimal", action="store_true", help="beside it the most blocks any policy could hit: farthest next use"
     )
+    how.add_argument("--stream", choices=("head_first", "tail_first"), help="plain LRU over the stream of blocks")
+    add_weight_arguments(parser.add_argument_group("what a block weighs"))
     add_output_flags(parser)
     parser.add_argument("--plot", metavar="FILE", help="draw the curve (png, svg, pdf)")
     parser.set_defaults(run=run)
 
 
-def _weight(text: str) -> int:
-    size = parse_bytes(text)
-    if size < 1:
-        raise ValueError(f"a weight must be 1 byte or more: got {text!r}")
-    return size
-
-
 def _rate(text: str) -> float:
-    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise ValueError(f"a rate must be a number such as 0.3 or 30%: got {text!r}") from None
 
 
 def run(args: argparse.Namespace) -> None:
     """Answer `kvarray curve`."""
     _refuse_mixtures(args)
     trace = load_trace(args)
-    bytes_per_block = _bytes_per_block(args, trace)
+    block_bytes = bytes_per_block(args, trace)
     runs = None if args.stream else prefix_runs(trace)
     if args.ttl is not None:
         curve = ttl_curve(trace, window=args.window, runs=runs)
@@ -81,16 +78,16 @@ def run(args: argparse.Namespace) -> None:
         curve = stream_curve(trace, order=args.stream, window=args.window)
     else:
         curve = hit_curve(trace, window=args.window, runs=runs)
-    levels = _levels(args, curve, bytes_per_block)
-    points = _points(curve, levels, bytes_per_block)
+    levels = _levels(args, curve, block_bytes)
+    points = _points(curve, levels, block_bytes)
     if args.optimal:
         best = optimal_hits(trace, levels, window=args.window, runs=runs)
         for k, point in enumerate(points):
             point["optimal_hit_blocks"] = int(best.hit_blocks[k])
             point["optimal_hit_tokens"] = int(best.hit_tokens[k])
             point["optimal_token_hit_rate"] = int(best.hit_tokens[k]) / max(curve.totals["token"], 1)
-    if args.plot:
-        _plot(args, trace, curve, points, levels, bytes_per_block)
+    if args.plot is not None:
+        _plot(args, trace, curve, points, levels, block_bytes)
     if args.json:
         print_json(_as_json(args, trace, curve, points))
     elif args.csv:
@@ -100,38 +97,31 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _refuse_mixtures(args: argparse.Namespace) -> None:
+    weighs = [flag for flag in ("model", "bytes_per_token", "bytes_per_block") if getattr(args, flag) is not None]
     if args.ttl is not None:
-        for flag in ("capacity", "memory", "optimal", "stream"):
+        for flag in ("capacity", "memory", "optimal", "stream", *weighs):
             if getattr(args, flag):
-                raise ValueError(f"--ttl asks for times, --{flag} for capacities: give one of them")
+                raise ValueError(f"--ttl asks for times, --{flag.replace('_', '-')} for capacities: give one of them")
     if args.optimal and args.stream:
         raise ValueError("--optimal is the optimum for prefixes: it does not go with --stream")
-    if args.memory and not (args.model or args.bytes_per_token or args.bytes_per_block):
+    if args.memory and not weighs:
         raise ValueError(
             "--memory needs to know what a block weighs: give --model, --bytes-per-token or --bytes-per-block"
         )
-    if args.model is None and (args.dtype != "bf16" or args.tp != 1):
-        raise ValueError("--dtype and --tp say how a model keeps its cache: they need --model")
+    if args.unit is not None and not (args.target or args.share or args.plot is not None):
+        raise ValueError("--unit is the unit of --target, --share and --plot: the table has them all")
 
 
-def _bytes_per_block(args: argparse.Namespace, trace: Trace) -> int | None:
-    if args.model:
-        return model_spec(args.model).bytes_per_block(trace.block_size or 1, dtype=args.dtype, tp=args.tp)
-    if args.bytes_per_token:
-        return int(args.bytes_per_token) * (trace.block_size or 0)
-    return None if args.bytes_per_block is None else int(args.bytes_per_block)
-
-
-def _levels(args: argparse.Namespace, curve: HitCurve, bytes_per_block: int | None) -> Any:
+def _levels(args: argparse.Namespace, curve: HitCurve, block_bytes: int | None) -> Any:
     """Return the levels asked for, in order, each once; a ladder where none is."""
     asked: list[float] = []
     if args.ttl is not None:
         asked += args.ttl
     asked += args.capacity or []
-    if args.memory and bytes_per_block:
-        asked += [size // bytes_per_block for size in args.memory]
-    asked += [curve.level_for(rate, unit=args.unit) for rate in args.target or []]
-    asked += [curve.level_for_share(share, unit=args.unit) for share in args.share or []]
+    if args.memory and block_bytes:
+        asked += [size // block_bytes for size in args.memory]
+    asked += [curve.level_for(rate, unit=args.unit or UNITS[0]) for rate in args.target or []]
+    asked += [curve.level_for_share(share, unit=args.unit or UNITS[0]) for share in args.share or []]
     if not asked:
         asked = _ladder(int(curve.highest_level))
     return np.unique(np.array(asked, dtype=np.float64 if args.ttl is not None else np.int64))
@@ -144,12 +134,12 @@ def _ladder(highest: int) -> list[float]:
     return [*below[-12:], highest]
 
 
-def _points(curve: HitCurve, levels: Any, bytes_per_block: int | None) -> list[dict[str, Any]]:
+def _points(curve: HitCurve, levels: Any, block_bytes: int | None) -> list[dict[str, Any]]:
     """Return one row for each level: what it is, its hits as integers, its rates by every unit."""
     name = "blocks" if curve.axis == "blocks" else "ttl_s"
     columns: dict[str, Any] = {name: levels}
-    if bytes_per_block is not None and curve.axis == "blocks":
-        columns["bytes"] = [level * bytes_per_block for level in levels.tolist()]
+    if block_bytes is not None and curve.axis == "blocks":
+        columns["bytes"] = [level * block_bytes for level in levels.tolist()]
     columns |= {
         "hit_blocks": curve.hit_blocks(levels),
         "hit_tokens": curve.hit_tokens(levels),
@@ -195,7 +185,7 @@ def _print_text(trace: Trace, curve: HitCurve, points: list[dict[str, Any]]) -> 
 
 
 def _text_row(point: dict[str, Any], ceiling: float) -> dict[str, str]:
-    row = {"blocks": f"{point['blocks']:,}"} if "blocks" in point else {"ttl s": f"{point['ttl_s']:g}"}
+    row = {"blocks": f"{point['blocks']:,}"} if "blocks" in point else {"ttl s": f"{point['ttl_s']:.10g}"}
     if "bytes" in point:
         row["memory"] = format_bytes(point["bytes"])
     row["hit tokens"] = f"{point['hit_tokens']:,}"
@@ -214,18 +204,16 @@ def _plot(
     curve: HitCurve,
     points: list[dict[str, Any]],
     levels: Any,
-    bytes_per_block: int | None,
+    block_bytes: int | None,
 ) -> None:
     from kvarray.plot import plot_curve, save_figure
 
-    beside = {}
+    unit, beside = args.unit or UNITS[0], {}
     if args.optimal:
-        if args.unit not in ("token", "block"):
-            raise ValueError(f"--optimal is plotted by token or block: got --unit {args.unit}")
-        key, total = f"optimal_hit_{args.unit}s", max(curve.totals[args.unit], 1)
+        if unit not in ("token", "block"):
+            raise ValueError(f"--optimal is plotted by token or block: got --unit {unit}")
+        key, total = f"optimal_hit_{unit}s", max(curve.totals[unit], 1)
         beside["optimal"] = (levels, [point[key] / total for point in points])
     title = f"{trace.num_requests:,} requests, {curve.num_distinct:,} distinct blocks of {trace.block_size} tokens"
-    figure = plot_curve(
-        curve, levels=levels, unit=args.unit, beside=beside, bytes_per_block=bytes_per_block, title=title
-    )
+    figure = plot_curve(curve, levels=levels, unit=unit, beside=beside, bytes_per_block=block_bytes, title=title)
     save_figure(figure, args.plot)

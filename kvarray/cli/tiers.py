@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from kvarray.arrays import Ids, as_ints, as_positive_int, as_real
-from kvarray.cli.arguments import add_output_flags, add_trace_arguments, flag_type, list_of, load_trace, model_spec
+from kvarray.cli.arguments import (
+    add_output_flags,
+    add_trace_arguments,
+    add_weight_arguments,
+    bytes_per_block,
+    flag_type,
+    list_of,
+    load_trace,
+)
 from kvarray.cli.output import print_csv, print_json, print_table, progress_bar
 from kvarray.policies import ORDERS
 from kvarray.reuse import TierCost, TierFlows, optimal_hits, tier_curve
@@ -15,7 +23,7 @@ from kvarray.stepping import step_policy
 from kvarray.tier.cascade import WRITE_MODES
 from kvarray.tier.spec import TierSpec, check_tiers, links_between
 from kvarray.trace import Trace
-from kvarray.units import format_bytes, format_seconds, parse_bytes, parse_count, parse_seconds
+from kvarray.units import format_bytes, format_seconds, parse_count, parse_seconds
 
 __all__ = ["add_parser", "run"]
 
@@ -66,12 +74,7 @@ def add_parser(subparsers: Any) -> None:
     how.add_argument("--processes", type=flag_type(_count), metavar="N", help="for the sizes of the plot; 1")
     how.add_argument("--optimal", action="store_true", help="beside them the most that any policy could hit")
     worth = parser.add_argument_group("what a block weighs, and what a hit saves")
-    size = worth.add_mutually_exclusive_group()
-    size.add_argument("--model", metavar="NAME", help="a model's name or config.json: its bytes, of one rank")
-    size.add_argument("--bytes-per-token", type=flag_type(_weight), metavar="SIZE")
-    size.add_argument("--bytes-per-block", type=flag_type(_weight), metavar="SIZE")
-    worth.add_argument("--dtype", default="bf16", metavar="NAME", help="with --model: format of the cache; bf16")
-    worth.add_argument("--tp", type=flag_type(_count), default=1, metavar="N", help="with --model: ranks of a group")
+    add_weight_arguments(worth)
     saves = worth.add_mutually_exclusive_group()
     saves.add_argument(
         "--prefill-per-token", type=flag_type(parse_seconds), metavar="T", help="seconds a hit token saves"
@@ -110,15 +113,11 @@ def _promote(text: str) -> int | None:
     return None if text == "never" else _count(text)
 
 
-def _weight(text: str) -> int:
-    return as_positive_int("a weight in bytes", parse_bytes(text))
-
-
 def run(args: argparse.Namespace) -> None:
     """Answer `kvarray tiers`."""
     _refuse_mixtures(args)
     trace = load_trace(args)
-    block_bytes = _block_bytes(args, trace)
+    block_bytes = bytes_per_block(args, trace)
     sizes = as_ints("blocks of the tiers", check_tiers(args.tier, block_bytes))
     rows = []
     for mode in args.write_mode:
@@ -145,8 +144,6 @@ def run(args: argparse.Namespace) -> None:
 def _refuse_mixtures(args: argparse.Namespace) -> None:
     if not args.tier:
         raise ValueError("give at least one --tier, such as --tier gpu=64GiB --tier cpu=512GiB@50GB/s")
-    if args.model is None and (args.dtype != "bf16" or args.tp != 1):
-        raise ValueError("--dtype and --tp say how a model keeps its cache: they need --model")
     if args.optimal and args.step != "request":
         raise ValueError("--optimal is the optimum for prefixes: it does not go with --step block or stream")
     if args.plot_gain and (len(args.tier) < 2 or not _saving(args)):
@@ -180,14 +177,6 @@ def _saving(args: argparse.Namespace) -> dict[str, float]:
     """Return what a hit saves, by the name that `TierFlows.cost` has for it."""
     given = {"block_s": args.prefill_per_block, "token_s": args.prefill_per_token}
     return {name: seconds for name, seconds in given.items() if seconds is not None}
-
-
-def _block_bytes(args: argparse.Namespace, trace: Trace) -> int | None:
-    if args.model:
-        return model_spec(args.model).bytes_per_block(trace.block_size or 1, dtype=args.dtype, tp=args.tp)
-    if args.bytes_per_token:
-        return int(args.bytes_per_token) * (trace.block_size or 1)
-    return None if args.bytes_per_block is None else int(args.bytes_per_block)
 
 
 def _step(args: argparse.Namespace, trace: Trace, policy: str, mode: str, sizes: Ids) -> TierFlows:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Seconds, as_amount, as_amounts, as_positive_int, check_broadcast, refuse
+from kvarray.arrays import Seconds, as_amount, as_amounts, as_positive_int, check_broadcast, check_type, refuse
 from kvarray.fitting import Fit, fit_costs
 
 __all__ = [
@@ -207,7 +207,7 @@ class PrefillTime:
         Parameters
         ----------
         num_tokens, chunk_tokens : int
-            Tokens of the prompt, and of each chunk but the last, ``>= 1``.
+            Tokens of the prompt, and of each chunk but the last, ``>= 1``; ten million chunks at most.
         cached_tokens : int, optional
             Tokens of the prompt that are cached, fewer than all of them.
 
@@ -237,6 +237,8 @@ PREFILL_TIMES: Mapping[str, PrefillTime] = MappingProxyType(
 )
 """Prefill times by model and GPUs, fitted to published measurements."""
 
+_MOST_CHUNKS = 10**7
+
 
 def chunk_ends(num_tokens: int, chunk_tokens: int, *, cached_tokens: int = 0) -> Seconds:
     """Return where the chunks of a prefill end, beginning with the cached tokens, shape (P + 1,).
@@ -250,6 +252,9 @@ def chunk_ends(num_tokens: int, chunk_tokens: int, *, cached_tokens: int = 0) ->
     cached = as_amount("cached_tokens", cached_tokens, low=0.0)
     if cached >= total:
         raise ValueError(f"cached_tokens must be less than num_tokens, {total}: got {cached_tokens}")
+    num_chunks = (total - cached) / chunk
+    if num_chunks > _MOST_CHUNKS:
+        raise ValueError(f"chunk_tokens must make {_MOST_CHUNKS} chunks or fewer of {total} tokens: got {chunk}")
     return np.append(np.arange(cached, total, chunk), total).astype(np.float64)
 
 
@@ -352,6 +357,7 @@ class DecodeTime:
         >>> round(model.base_s * 1e3, 3)
         4.776
         """
+        check_type("gpu", gpu, Gpu)
         weights = as_amount("weight_bytes", weight_bytes, low=0.0)
         kv = as_amount("kv_bytes_per_token", kv_bytes_per_token, low=0.0)
         flops = as_amount("flops_per_token", flops_per_token, low=0.0)

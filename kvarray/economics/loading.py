@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Flags, Seconds, as_amount, as_amounts, check_broadcast, refuse
+from kvarray.arrays import Flags, Seconds, as_amount, as_amounts, check_broadcast, check_type, refuse
 from kvarray.economics.latency import PrefillTime
 from kvarray.link import Link
 
@@ -118,10 +118,17 @@ def load_or_recompute(
     >>> both.load_s.round(2).tolist(), both.recompute_s.round(2).tolist()
     (0.65, 2.09)
     """
+    check_type("prefill", prefill, PrefillTime)
+    check_type("link", link, Link)
     kept = as_amounts("kept_tokens", kept_tokens, low=0.0)
     per_token = as_amount("kv_bytes_per_token", kv_bytes_per_token, low=0.0, open_low=True)
     busy_link, busy_gpu = _as_load("link_load", link_load), _as_load("compute_load", compute_load)
-    rest = prefill.seconds(num_tokens, cached_tokens=kept) / (1.0 - busy_gpu)
+    rest = prefill.seconds(num_tokens, cached_tokens=kept)
+    check_broadcast(
+        "tokens, link_load, compute_load and overlap_efficiency",
+        *(rest.shape, busy_link.shape, busy_gpu.shape, np.shape(overlap_efficiency)),
+    )
+    rest = rest / (1.0 - busy_gpu)
     load = link.seconds(kept * per_token) / (1.0 - busy_link)
     return LoadOrRecompute(
         overlapped_seconds(rest, load, overlap_efficiency=overlap_efficiency),
@@ -163,6 +170,8 @@ def break_even_tokens(
     >>> break_even_tokens(prefill, link, kv_bytes_per_token=262144, link_load=[0.0, 0.9])
     array([  99., 6236.])
     """
+    check_type("prefill", prefill, PrefillTime)
+    check_type("link", link, Link)
     per_token = as_amount("kv_bytes_per_token", kv_bytes_per_token, low=0.0, open_low=True)
     busy_link, busy_gpu = _as_load("link_load", link_load), _as_load("compute_load", compute_load)
     check_broadcast("link_load and compute_load", busy_link.shape, busy_gpu.shape)

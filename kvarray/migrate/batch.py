@@ -13,7 +13,17 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_amounts, as_ints, check_broadcast, check_offsets, refuse
+from kvarray.arrays import (
+    Ids,
+    Seconds,
+    as_amounts,
+    as_ints,
+    check_broadcast,
+    check_items,
+    check_offsets,
+    check_type,
+    refuse,
+)
 from kvarray.errors import InvariantError
 from kvarray.migrate.engine import Transfer
 from kvarray.migrate.schedule import mix_timelines
@@ -150,12 +160,18 @@ def schedule_batch(
     """
     if name not in get_args(ScheduleName):
         raise ValueError(f"name must be one of {', '.join(get_args(ScheduleName))}: got {name!r}")
+    check_type("scheduler", scheduler, PDScheduler)
     arrival = as_arrivals(arrival_s)
     offsets = _as_rows(piece_offsets, piece_bytes, arrival)
     size, prefill = as_amounts("piece_bytes", piece_bytes, low=0.0), as_amounts("prefill_s", prefill_s, low=0.0)
     decode = as_amounts("decode_s", decode_s, low=0.0)
-    check_broadcast("piece_bytes and prefill_s", size.shape, prefill.shape)
-    check_broadcast("arrival_s and decode_s", arrival.shape, decode.shape)
+    check_items("prefill_s", prefill, size.shape[-1], of="pieces")
+    check_items("decode_s", decode, arrival.shape[-1], of="requests")
+    check_broadcast(
+        "engine, overlap_efficiency, arrival_s, piece_bytes, prefill_s and decode_s",
+        *(scheduler.engine.lead, scheduler.overlap_efficiency.shape),
+        *(column.shape[:-1] for column in (arrival, size, prefill, decode)),
+    )
     prefill = np.broadcast_to(prefill, np.broadcast_shapes(prefill.shape, size.shape[-1:]))
 
     computed = serial_timeline(prefill, ready_s=arrival[..., row_ids(offsets)])

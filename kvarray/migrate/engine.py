@@ -2,9 +2,10 @@
 
 Modelled: each stream moves one block at a time and is busy for its fragments and its bytes; a block has arrived one
 latency after its stream is done with it, and the stream does not wait for that. Blocks are assigned when the batch is
-submitted, round robin or each to the stream that will have moved it first, and keep their order on a stream. When a
-stream fails, the block on its way and those behind it are assigned anew to the streams that are left, behind what
-these have to do already; what had left the stream, if only just, arrives.
+submitted, round robin or each to the stream that will have moved it first, and keep their order on a stream. When
+streams fail, the blocks on their way and those behind them are assigned anew in order of the batch, by the same rule
+(round robin begins with the first stream that is left), behind what the streams left have to do already. Streams that
+fail at one moment fail together. What had left its stream, if only just, arrives.
 
 Left out: repair of a stream, and the time it takes to notice a failure. Mooncake's engine cuts requests into slices
 and picks a device for each, NIXL leaves the choice to its backend: here a block goes to one stream as a whole, so
@@ -30,10 +31,13 @@ from kvarray.arrays import (
     as_int,
     as_positive_int,
     check_broadcast,
+    check_items,
+    check_type,
 )
 from kvarray.errors import InvariantError, TransferError
 from kvarray.link import Link
 from kvarray.timeline import Timeline, assigned_timeline, least_loaded_timeline, round_robin_timeline
+from kvarray.timeline.streams import as_num_resources
 
 __all__ = ["LostAttempts", "Transfer", "TransferEngine"]
 
@@ -164,7 +168,7 @@ class TransferEngine:
         self.bytes_per_second = _per_stream("bytes_per_second", bytes_per_second, open_low=True)
         self.latency_s = _per_stream("latency_s", latency_s)
         self.alpha_s = _per_stream("alpha_s", alpha_s)
-        self.num_streams = as_positive_int(
+        self.num_streams = as_num_resources(
             "num_streams", self.bytes_per_second.shape[-1] if num_streams is None else num_streams
         )
         self.fragment_bytes = (
@@ -211,6 +215,7 @@ class TransferEngine:
         >>> TransferEngine.over(LINKS["net-200g"], num_streams=8).num_streams
         8
         """
+        check_type("link", link, Link)
         return cls(
             link.bytes_per_second,
             num_streams=num_streams,
@@ -283,7 +288,7 @@ class TransferEngine:
 
         Notes
         -----
-        Sequential law in the order of the blocks, O(N S) for each world and failing stream.
+        Sequential law in the order of the blocks, O(N S) for each world and moment at which streams fail.
 
         Examples
         --------
@@ -293,13 +298,11 @@ class TransferEngine:
         (array([1., 1., 2., 3.]), array([False, False, False,  True]))
         """
         size, ready, node = self._as_blocks(block_bytes, ready_s, block_node)
+        given = None if streams is None else self._as_streams(streams, size, ready)
 
-        if streams is None:
+        if given is None:
             timeline = self._assign(size, ready, node, np.arange(self.num_streams), free=_ALWAYS)
         else:
-            given = np.asarray(streams)
-            given = as_ids("streams", given.reshape(-1), self.num_streams).reshape(given.shape)
-            check_broadcast("block_bytes and streams", size.shape[-1:], given.shape[-1:])
             timeline = assigned_timeline(self._work(size, node, given), given, self.num_streams, ready_s=ready)
         attempts = np.broadcast_to(np.int64(1), timeline.finish_s.shape)
         lost: list[LostAttempts] = []
@@ -334,6 +337,16 @@ class TransferEngine:
             raise ValueError(f"block_node must have one item for each of {num_blocks} blocks: got {len(node)}")
         return size, ready, node
 
+    def _as_streams(self, streams: ArrayLike, size: Seconds, ready: Seconds) -> Ids:
+        given = np.asarray(streams)
+        given = as_ids("streams", given.reshape(-1), self.num_streams).reshape(np.shape(streams))
+        if given.ndim == 0:
+            raise ValueError("streams must have an axis of blocks: got one number")
+        check_items("streams", given, size.shape[-1], of="blocks")
+        names = "bytes_per_second, block_bytes and ready_s with streams"
+        check_broadcast(names, np.broadcast_shapes(size.shape[:-1], ready.shape[:-1]), given.shape[:-1])
+        return given
+
     def _work(self, size: Seconds, node: Ids | None, streams: Ids) -> Seconds:
         """How long blocks, shape [..., N], keep the streams they go to, shape [..., N] or [1], busy."""
         work = size / _at_stream(self.bytes_per_second, streams)
@@ -358,16 +371,15 @@ class TransferEngine:
         return replace(timeline, resource=streams[timeline.resource], num_resources=self.num_streams)
 
     def _survive(self, timeline: Timeline, size: Seconds, node: Ids | None) -> tuple[Timeline, Ids, list[LostAttempts]]:
-        """Send again what failing streams have not moved; the loop is over failures, in order of time."""
+        """Send again what failing streams have not moved; the loop is over the moments at which some fail."""
         shape = timeline.finish_s.shape
         size = np.broadcast_to(size, shape)
         nodes = None if node is None else np.broadcast_to(node, shape)
         start, finish, work = timeline.start_s, timeline.finish_s, np.array(timeline.work_s)
         stream, attempts = np.array(timeline.resource), np.ones(shape, dtype=np.int64)
         lost: list[LostAttempts] = []
-        for failing in np.argsort(self.fail_s, kind="stable"):
-            moment = self.fail_s[failing]
-            is_lost = (stream == failing) & (finish > moment)
+        for moment in np.unique(self.fail_s):
+            is_lost = (self.fail_s[stream] == moment) & (finish > moment)
             if not is_lost.any():
                 continue
             alive = np.flatnonzero(self.fail_s > moment)

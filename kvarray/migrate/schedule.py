@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvarray.arrays import Seconds
+from kvarray.arrays import Seconds, check_broadcast, check_type
 from kvarray.errors import InvariantError
 from kvarray.migrate.engine import Transfer
 from kvarray.timeline import Timeline
@@ -76,7 +76,9 @@ class Schedule:
         >>> round(float(scheduler.pipelined(blocks, decode_s=4e-3).overlap_gain_s(one_by_one)) * 1e3, 2)
         2.64
         """
-        return baseline.ttft_s - self.ttft_s
+        earlier, later = self.ttft_s, check_type("baseline", baseline, Schedule).ttft_s
+        check_broadcast("the schedule and baseline", earlier.shape, later.shape)
+        return later - earlier
 
     def check(self) -> None:
         """Raise `InvariantError` unless S1 and the laws of the timelines hold."""

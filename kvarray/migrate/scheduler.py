@@ -24,7 +24,7 @@ block by block consumption would reach, layered is what layer-wise connectors do
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Seconds, as_amounts, as_positive_int, check_broadcast, refuse
+from kvarray.arrays import Seconds, as_amounts, as_positive_int, check_broadcast, check_items, check_type, refuse
 from kvarray.migrate.engine import Transfer, TransferEngine
 from kvarray.migrate.schedule import Schedule, mix
 from kvarray.timeline import Timeline, serial_timeline
@@ -45,8 +45,9 @@ class PDScheduler:
     Raises
     ------
     TypeError, ValueError
-        If the efficiency is no number or out of range, or is not 1 while streams may fail: failures happen at a time,
-        which a mean of two schedules does not have. Or if the engine has a NUMA penalty.
+        If there is no engine, or the efficiency is no number, out of range, or does not broadcast with the engine. Or
+        if it is not 1 while streams may fail: failures happen at a time, which a mean of two schedules does not have.
+        Or if the engine has a NUMA penalty.
 
     Examples
     --------
@@ -57,9 +58,10 @@ class PDScheduler:
     """
 
     def __init__(self, engine: TransferEngine, *, overlap_efficiency: ArrayLike = 1.0) -> None:
-        self.engine = engine
+        self.engine = check_type("engine", engine, TransferEngine)
         self.overlap_efficiency = as_amounts("overlap_efficiency", overlap_efficiency, low=0.0)
         refuse("overlap_efficiency", "be 1 or less", self.overlap_efficiency > 1.0, self.overlap_efficiency)
+        check_broadcast("engine and overlap_efficiency", engine.lead, self.overlap_efficiency.shape)
         if engine.numa_penalty != 1.0:
             raise ValueError("engine must have no NUMA penalty, since pieces of a schedule have no node")
         if engine.may_fail and (self.overlap_efficiency != 1.0).any():
@@ -102,6 +104,7 @@ class PDScheduler:
         """
         size, prefill = _as_pieces("block_bytes", block_bytes, prefill_s)
         decode = _as_steps(decode_s, size.shape[-1])
+        self._check_worlds("block_bytes", size, prefill, decode)
         computed = serial_timeline(prefill)
         transfer = self.engine.first_streams(num_streams).transfer(size, ready_s=_end(computed))
         return _serial("sequential", computed, transfer, decode, 0)
@@ -140,6 +143,7 @@ class PDScheduler:
         decode = _as_steps(decode_s, num_blocks)
         if decode.shape[-1] != num_blocks:
             raise ValueError(f"decode_s must have one step for each of {num_blocks} blocks: got {decode.shape[-1]}")
+        self._check_worlds("block_bytes", size, prefill, decode)
         return self._overlapped("pipelined", prefill, size, decode, waits_for_all=False, first_token=0)
 
     def layered(
@@ -181,7 +185,8 @@ class PDScheduler:
         """
         size, prefill = _as_pieces("layer_bytes", layer_bytes, prefill_s)
         steps = _as_steps(decode_s, 1)
-        starts = np.arange(0, size.shape[-1], as_positive_int("group_layers", group_layers))
+        self._check_worlds("layer_bytes", size, prefill, steps)
+        starts = np.arange(0, size.shape[-1], min(as_positive_int("group_layers", group_layers), size.shape[-1]))
         share = np.diff(starts, append=size.shape[-1]) / size.shape[-1]  # of the layers, in each group
         size, prefill = np.add.reduceat(size, starts, axis=-1), np.add.reduceat(prefill, starts, axis=-1)
 
@@ -219,7 +224,16 @@ class PDScheduler:
         """
         size, prefill = _as_pieces("chunk_bytes", chunk_bytes, prefill_s)
         decode = _as_steps(decode_s, 1)
+        self._check_worlds("chunk_bytes", size, prefill, decode)
         return self._overlapped("chunked", prefill, size, decode, waits_for_all=True, first_token=0)
+
+    def _check_worlds(self, name: str, size: Seconds, prefill: Seconds, decode: Seconds) -> None:
+        """Refuse leading axes that do not broadcast, with those of the engine and of the overlap efficiency."""
+        check_broadcast(
+            f"engine, overlap_efficiency, {name}, prefill_s and decode_s",
+            *(self.engine.lead, self.overlap_efficiency.shape),
+            *(column.shape[:-1] for column in (size, prefill, decode)),
+        )
 
     def _overlapped(
         self, name: str, prefill: Seconds, size: Seconds, decode: Seconds, *, waits_for_all: bool, first_token: int
@@ -270,8 +284,7 @@ def _as_pieces(name: str, num_bytes: ArrayLike, prefill_s: ArrayLike) -> tuple[S
     if size.ndim == 0 or size.shape[-1] == 0:
         raise ValueError(f"{name} must have one item or more: got shape {size.shape}")
     check_broadcast(f"{name} and prefill_s", size.shape, prefill.shape)
-    if prefill.ndim and prefill.shape[-1] not in (1, size.shape[-1]):
-        raise ValueError(f"prefill_s must have one item for each of {size.shape[-1]} pieces: got {prefill.shape[-1]}")
+    check_items("prefill_s", prefill, size.shape[-1], of="pieces")
     return size, np.broadcast_to(prefill, (*prefill.shape[:-1], size.shape[-1]))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_amounts, as_ints, check_broadcast
+from kvarray.arrays import Ids, Seconds, as_amount, as_amounts, as_ints, check_broadcast, check_type
 from kvarray.economics.latency import PrefillTime, chunk_ends
 from kvarray.migrate.scheduler import PDScheduler
 
@@ -38,7 +38,14 @@ class SizeSearch:
         return np.asarray(self.ttft_s.min(axis=-1))
 
 
-def overlap_bandwidth(piece_bytes: ArrayLike, compute_s: ArrayLike, *, overhead_s: ArrayLike = 0.0) -> Seconds:
+def overlap_bandwidth(
+    piece_bytes: ArrayLike,
+    compute_s: ArrayLike,
+    *,
+    overhead_s: ArrayLike = 0.0,
+    latency_s: ArrayLike = 0.0,
+    stream_shares: ArrayLike = (1.0,),
+) -> Seconds:
     """Return the smallest bandwidth at which moving pieces hides behind computing them.
 
     Parameters
@@ -48,13 +55,18 @@ def overlap_bandwidth(piece_bytes: ArrayLike, compute_s: ArrayLike, *, overhead_
     compute_s : array_like of float, shape (..., P)
         Time to compute each piece, ``>= 0``.
     overhead_s : array_like of float, shape (..., P), optional
-        What moving a piece takes beside its bytes.
+        How long a piece of one byte or more keeps its stream busy beside its bytes.
+    latency_s : array_like of float, shape (...), optional
+        From the end of such a piece on its stream to its arrival.
+    stream_shares : array_like of float, shape (S,), optional
+        How the bandwidth is divided among streams, ``> 0``, in any unit: one stream has all of it by default. Piece i
+        goes to stream ``i % S``.
 
     Returns
     -------
     ndarray of float64, shape (...)
-        Bytes per second from which on nothing but the last piece is moved after the last is computed; infinity where
-        the overheads alone take longer than computing.
+        Bytes per second of all streams together from which on all pieces but the last have arrived when the last is
+        computed; infinity where overheads and latency alone take too long.
 
     Raises
     ------
@@ -63,9 +75,10 @@ def overlap_bandwidth(piece_bytes: ArrayLike, compute_s: ArrayLike, *, overhead_
 
     Notes
     -----
-    Pieces k to P - 2 are moved one after the other once piece k is there, and have the time in which pieces k + 1 to
-    P - 1 are computed: a maximum of ratios over k. For equal pieces that is the bytes of one by the time of one.
-    O(P) for each world.
+    The pieces of a stream from piece k on are moved one after the other once k is there, and have the time in which
+    pieces k + 1 to P - 1 are computed: a maximum of ratios over k. For equal pieces over one stream that is the bytes
+    of one by the time of one. Over S equal streams it is S times as much: the last piece to hide has the time of one
+    piece on one stream, as it would with one. O(P) for each world; the loop is over streams.
 
     References
     ----------
@@ -75,18 +88,32 @@ def overlap_bandwidth(piece_bytes: ArrayLike, compute_s: ArrayLike, *, overhead_
     --------
     >>> overlap_bandwidth([4e6, 4e6, 4e6], [2e-3, 2e-3, 2e-3]).tolist()
     2000000000.0
+    >>> overlap_bandwidth([4e6, 4e6, 4e6], [2e-3, 2e-3, 2e-3], latency_s=1e-3, stream_shares=[1, 1]).tolist()
+    8000000000.0
     """
     size, compute = as_amounts("piece_bytes", piece_bytes, low=0.0), as_amounts("compute_s", compute_s, low=0.0)
     overhead = as_amounts("overhead_s", overhead_s, low=0.0)
+    latency = as_amounts("latency_s", latency_s, low=0.0)[..., None]
+    shares = as_amounts("stream_shares", stream_shares, low=0.0, open_low=True)
     shape = check_broadcast("piece_bytes, compute_s and overhead_s", size.shape, compute.shape, overhead.shape)
     if not shape or shape[-1] < 2:
         raise ValueError(f"piece_bytes must have two pieces or more, one to hide behind another: got shape {shape}")
-    size, compute, overhead = (np.broadcast_to(column, shape) for column in (size, compute, overhead))
-    waiting = _sums_from(size[..., :-1])  # bytes of pieces k to P - 2
-    window = _sums_from(compute[..., 1:]) - _sums_from(overhead[..., :-1])
-    needed = np.divide(waiting, window, out=np.full(waiting.shape, np.inf), where=window > 0.0)
-    needed = np.where((waiting == 0.0) & (window >= 0.0), 0.0, needed)
-    return np.asarray(needed.max(axis=-1))
+    if shares.ndim != 1 or not len(shares):
+        raise ValueError(f"stream_shares must have one item for each stream: got shape {shares.shape}")
+    lead = check_broadcast("piece_bytes, compute_s, overhead_s and latency_s", shape[:-1], latency.shape[:-1])
+    size, compute, overhead = (np.broadcast_to(column, (*lead, shape[-1])) for column in (size, compute, overhead))
+
+    overhead = np.where(size > 0.0, overhead, 0.0)
+    window = _sums_from(compute[..., 1:])  # from the end of pieces 0 to P - 2 on the worker to that of the last
+    slowest = np.zeros(lead)
+    for stream, share in enumerate((shares / shares.sum())[: shape[-1] - 1]):
+        mine = (..., slice(stream, -1, len(shares)))
+        waiting = _sums_from(size[mine])
+        time = window[..., stream :: len(shares)] - _sums_from(overhead[mine]) - latency
+        with np.errstate(over="ignore"):  # next to no time
+            needed = np.divide(waiting, time * share, out=np.full(waiting.shape, np.inf), where=time * share > 0.0)
+        np.maximum(slowest, np.where(waiting > 0.0, needed, 0.0).max(axis=-1), out=slowest)
+    return slowest
 
 
 def _sums_from(column: Seconds) -> Seconds:
@@ -128,6 +155,7 @@ def best_group(
     >>> found.ttft_s, found.best_size.tolist()
     (array([13., 11., 11., 12., 13., 13.]), 2)
     """
+    check_type("scheduler", scheduler, PDScheduler)
     num_layers = np.shape(layer_bytes)[-1] if np.ndim(layer_bytes) else 0
     tried = np.arange(1, num_layers + 1) if group_layers is None else group_layers
     size = as_ints("group_layers", tried, low=1)
@@ -182,12 +210,15 @@ def best_chunk(
     >>> found.ttft_s, found.best_size.tolist()
     (array([0.53, 0.54, 0.62, 0.81]), 500)
     """
+    check_type("scheduler", scheduler, PDScheduler)
+    check_type("prefill", prefill, PrefillTime)
     size = as_ints("chunk_tokens", chunk_tokens, low=1)
+    per_token = as_amount("kv_bytes_per_token", kv_bytes_per_token, low=0.0)
     runs = []
     for one in size.tolist():
         ends = chunk_ends(num_tokens, one, cached_tokens=cached_tokens)
         seconds = prefill.chunk_seconds(num_tokens, one, cached_tokens=cached_tokens)
-        chunk_bytes = np.diff(ends) * kv_bytes_per_token
+        chunk_bytes = np.diff(ends) * per_token
         runs.append(scheduler.chunked(chunk_bytes, prefill_s=seconds, decode_s=decode_s).ttft_s)
     return _search("chunk_tokens", size, runs)
 

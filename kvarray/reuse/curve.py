@@ -27,9 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import Flags, Ids, as_floats, as_ints, as_real
-from kvarray.ragged import row_sums
-from kvarray.reuse.distances import Runs, prefix_runs, stream_runs
+from kvarray.arrays import Flags, Ids, Seconds, as_floats, as_ints, as_real
+from kvarray.reuse.distances import Runs, runs_of, stream_runs
 from kvarray.trace import Trace
 
 __all__ = ["UNITS", "HitCurve", "first_counted", "hit_curve", "stream_curve", "ttl_curve"]
@@ -107,6 +106,12 @@ class _Ramps:
         return since_begin - since_end
 
 
+def _to_the_microsecond(seconds: Seconds) -> Seconds:
+    """Round times so that those written alike are equal: as floats, 0.4 - 0.1 is more than 0.3."""
+    with np.errstate(over="ignore"):  # times beyond 1e302 s become infinite
+        return np.round(seconds, 6)
+
+
 class HitCurve:
     """Hits of every capacity at once; made by `hit_curve`, `stream_curve` and `ttl_curve`.
 
@@ -155,6 +160,7 @@ class HitCurve:
         self.num_distinct = num_distinct
         self._counted = counted
         self._request, self._length, self._first, self._rises = request, length, first, rises
+        self._begins = np.searchsorted(request, np.arange(len(counted.block_counts) + 1))  # of each request's runs
         self._blocks: _Ramps | _Steps = _Ramps(first - 1, length) if rises else _Steps(first, length)
 
         # The last block of a request may be partial: it counts less than a block in tokens, from its own level on.
@@ -187,12 +193,14 @@ class HitCurve:
         return level[can_hit], np.ones(int(can_hit.sum()), dtype=np.int64)
 
     def _sum_by_request(self, values: Ids) -> Ids:
-        """Return the sum of a column of the runs over each counted request."""
-        return row_sums(values, np.searchsorted(self._request, np.arange(len(self._counted.block_counts) + 1)))
+        """Return the sum of columns of the runs over each counted request, shape (..., B)."""
+        running = np.zeros((*values.shape[:-1], values.shape[-1] + 1), dtype=np.int64)
+        np.cumsum(values, axis=-1, out=running[..., 1:])
+        return np.diff(running.take(self._begins, axis=-1))
 
     def _levels(self, levels: ArrayLike) -> NDArray[Any]:
         if self.axis == "seconds":
-            return as_floats("ttl_s", levels, low=0.0, finite=False)
+            return _to_the_microsecond(as_floats("ttl_s", levels, low=0.0, finite=False))
         array = np.asarray(levels)
         return as_ints("capacities", array.ravel(), low=0).reshape(array.shape)
 
@@ -214,20 +222,28 @@ class HitCurve:
         """Return the number of requests all of whose blocks hit at each level, int64. A request has to have one."""
         return self._whole(self._levels(levels))
 
-    def request_hit_blocks(self, level: float) -> Ids:
-        """Return the hit blocks of each counted request at one level, int64, shape (B,). O(M)."""
-        at = self._levels(level)
+    def request_hit_blocks(self, levels: ArrayLike) -> Ids:
+        """Return the hit blocks of each counted request, int64, shape (..., B) for levels of shape (...).
+
+        O(M) for each level.
+        """
+        at = self._levels(levels)[..., None]
         if self._rises:
-            hits = np.clip(at - (self._first - 1), 0, self._length)
+            hits = at - (self._first - 1)
+            np.clip(hits, 0, self._length, out=hits)
         else:
             hits = np.where(self._first <= at, self._length, 0)
         return self._sum_by_request(hits)
 
-    def request_hit_tokens(self, level: float) -> Ids:
-        """Return the tokens of the hit blocks of each counted request at one level, int64, shape (B,). O(M)."""
-        tokens = self.request_hit_blocks(level) * self._counted.block_size
-        has_hit = self._last_level <= self._levels(level)
-        tokens[self._last_request[has_hit]] -= self._last_missing[has_hit]
+    def request_hit_tokens(self, levels: ArrayLike) -> Ids:
+        """Return the tokens of the hit blocks of each counted request; shapes and cost as of `request_hit_blocks`."""
+        return self.tokens_of_blocks(self.request_hit_blocks(levels), levels)
+
+    def tokens_of_blocks(self, hit_blocks: Ids, levels: ArrayLike) -> Ids:
+        """Return the tokens of what `request_hit_blocks` gave for the same levels."""
+        tokens = hit_blocks * self._counted.block_size
+        has_hit = self._last_level <= self._levels(levels)[..., None]
+        tokens[..., self._last_request] -= np.where(has_hit, self._last_missing, 0)
         return tokens
 
     def hit_rate(self, levels: ArrayLike, *, unit: str = "token") -> Any:
@@ -384,7 +400,7 @@ def hit_curve(trace: Trace, *, window: float = 0.0, runs: Runs | None = None) ->
     >>> hit_curve(trace, window=0.5).hit_blocks([1, 2, 3, 4])
     array([2, 4, 4, 5])
     """
-    return _capacity_curve(trace, prefix_runs(trace) if runs is None else runs, window)
+    return _capacity_curve(trace, runs_of(trace, runs), window)
 
 
 def stream_curve(trace: Trace, *, order: str = "head_first", window: float = 0.0) -> HitCurve:
@@ -435,7 +451,8 @@ def ttl_curve(trace: Trace, *, window: float = 0.0, runs: Runs | None = None) ->
     """Return the hits of a cache of any size whose entries live for a given time, for every such time.
 
     A block hits when the request that used it last arrived at most the time to live before; a use renews its lease.
-    Deeper blocks were never used later, so the hits of a request are a prefix here too.
+    Deeper blocks were never used later, so the hits of a request are a prefix here too. Times are compared to the
+    microsecond.
 
     Parameters
     ----------
@@ -455,7 +472,7 @@ def ttl_curve(trace: Trace, *, window: float = 0.0, runs: Runs | None = None) ->
     >>> ttl_curve(trace).hit_blocks([59.9, 60.0])
     array([0, 2])
     """
-    runs = prefix_runs(trace) if runs is None else runs
+    runs = runs_of(trace, runs)
     counted = _Counted.of(trace, window)
     wanted = runs.is_hot & (runs.request >= counted.first)
     request = runs.request[wanted]
@@ -464,7 +481,7 @@ def ttl_curve(trace: Trace, *, window: float = 0.0, runs: Runs | None = None) ->
         axis="seconds",
         request=request - counted.first,
         length=runs.length[wanted],
-        first=trace.arrival_s[request] - trace.arrival_s[runs.previous[wanted]],
+        first=_to_the_microsecond(trace.arrival_s[request] - trace.arrival_s[runs.previous[wanted]]),
         holds_last=runs.holds_last[wanted],
         rises=False,
         num_distinct=runs.num_distinct,

@@ -34,7 +34,7 @@ import numpy as np
 from kvarray.arrays import Flags, Ids
 from kvarray.trace import Trace
 
-__all__ = ["NEVER", "Runs", "earlier_below", "prefix_runs", "stream_runs"]
+__all__ = ["NEVER", "Runs", "earlier_below", "prefix_runs", "runs_of", "stream_runs"]
 
 NEVER = 1 << 62
 """Distance of a block that was not used before: beyond every capacity."""
@@ -112,6 +112,30 @@ def prefix_runs(trace: Trace) -> Runs:
     """
     ids, offsets, limit = trace.prefix_ids, trace.offsets, trace.prefix_limit
     return _runs(ids, offsets, limit, rises=True, distinct=True, num_distinct=trace.num_distinct)
+
+
+def runs_of(trace: Trace, runs: Runs | None) -> Runs:
+    """Return `runs` after a look whether they can be `prefix_runs` of the trace, or those where there are none yet.
+
+    Raises
+    ------
+    ValueError
+        If they are those of stream steps, or of a trace of another shape.
+
+    Examples
+    --------
+    >>> trace = Trace([1, 2, 1, 2], [0, 2, 4], block_size=16)
+    >>> runs_of(trace, stream_runs(trace))
+    Traceback (most recent call last):
+        ...
+    ValueError: runs must be prefix_runs of the same trace
+    """
+    if runs is None:
+        return prefix_runs(trace)
+    blocks = np.bincount(runs.request, weights=runs.length, minlength=trace.num_requests)
+    if not runs.rises or not np.array_equal(blocks, trace.block_counts):
+        raise ValueError("runs must be prefix_runs of the same trace")
+    return runs
 
 
 def stream_runs(trace: Trace, *, order: str = "head_first") -> Runs:

@@ -1,4 +1,4 @@
-"""The best that any eviction policy could have hit: farthest next use, for prefixes.
+"""The most blocks that any eviction policy could have hit: farthest next use, for prefixes.
 
 With the future known, a cache keeps what is used next soonest and may refuse to admit what is used later than all it
 holds. Blocks of one path have next uses that never fall with depth, so the best choice keeps paths whole from the
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from kvarray.arrays import Ids, as_ints
 from kvarray.reuse.curve import first_counted
-from kvarray.reuse.distances import Runs, prefix_runs
+from kvarray.reuse.distances import Runs, runs_of
 from kvarray.trace import Trace
 
 __all__ = ["OptimalHits", "optimal_hits"]
@@ -42,7 +42,10 @@ class OptimalHits:
 
 
 def optimal_hits(trace: Trace, capacities: ArrayLike, *, window: float = 0.0, runs: Runs | None = None) -> OptimalHits:
-    """Return the most hits that any eviction policy could have had.
+    """Return the hits of a cache that keeps what is used next soonest: the most blocks any policy could have hit.
+
+    The most blocks, over the whole trace: where partial blocks are few tokens, or a window counts only the end, another
+    policy may have more tokens, or more in the window.
 
     Parameters
     ----------
@@ -78,7 +81,7 @@ def optimal_hits(trace: Trace, capacities: ArrayLike, *, window: float = 0.0, ru
     array([2, 4, 5, 5])
     """
     levels = as_ints("capacities", np.atleast_1d(np.asarray(capacities)), low=0)
-    runs = prefix_runs(trace) if runs is None else runs
+    runs = runs_of(trace, runs)
     first = first_counted(trace, window)
     counts = trace.block_counts
     missing = (trace.block_size or 0) - trace.last_block_tokens

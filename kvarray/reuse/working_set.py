@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvarray.arrays import Ids, as_ints, check_same_length, refuse
-from kvarray.reuse.distances import Runs, earlier_below, prefix_runs
+from kvarray.reuse.distances import Runs, earlier_below, runs_of
 from kvarray.trace import Trace
 
 __all__ = ["working_set"]
@@ -52,7 +52,7 @@ def working_set(trace: Trace, starts: ArrayLike, stops: ArrayLike, *, runs: Runs
     end = as_ints("stops", stops, low=0, high=trace.num_requests + 1)
     check_same_length(starts=begin, stops=end)
     refuse("stops", "not be less than starts", end < begin, end)
-    runs = prefix_runs(trace) if runs is None else runs
+    runs = runs_of(trace, runs)
 
     # Blocks used before `end` whose use before that, if any, was before `begin`; less all that was used before
     # `begin`. A window is a point without weight, placed before the runs of request `end` and ranked just below the

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import Flags, Ids, Seconds, as_amounts, as_ints, check_broadcast
+from kvarray.arrays import Flags, Ids, Seconds, as_amounts, as_ints, check_broadcast, check_items
 from kvarray.timeline.streams import as_arrivals
 from kvarray.timeline.timeline import Timeline
 
@@ -174,7 +174,7 @@ def max_min_rates(endpoints: ArrayLike, bytes_per_second: ArrayLike, *, active: 
     if going.dtype != np.bool_:
         raise TypeError(f"active must be booleans: got {going.dtype}")
     going = going[None] if going.ndim == 0 else going
-    check_broadcast("active and endpoints", going.shape[-1:], (len(route),))
+    check_items("active", going, len(route), of="flows")
     lead = check_broadcast("bytes_per_second and active", capacity.shape[:-1], going.shape[:-1])
     capacity = np.broadcast_to(capacity, (*lead, capacity.shape[-1]))
     going = np.broadcast_to(going, (*lead, len(route)))
@@ -247,7 +247,8 @@ def max_min_queue(
     lead = check_broadcast(
         "arrival_s, num_bytes and bytes_per_second", arrival.shape[:-1], size.shape[:-1], capacity.shape[:-1]
     )
-    check_broadcast("arrival_s, num_bytes and endpoints", arrival.shape[-1:], size.shape[-1:], (len(route),))
+    check_items("arrival_s", arrival, len(route), of="flows")
+    check_items("num_bytes", size, len(route), of="flows")
 
     shape = (*lead, len(route))
     arrival, size = np.broadcast_to(arrival, shape), np.broadcast_to(size, shape)
@@ -270,7 +271,7 @@ def _flow(arrival: Seconds, size: Seconds, route: Ids, passes: Seconds, capacity
     arrived = np.zeros(num_rows, dtype=np.int64)
     now = np.zeros(num_rows)
     window = slice(0, 1)
-    for _ in range(2 * num_jobs):
+    for _ in range(2 * num_jobs if num_rows else 0):
         window = _window(window, arrived, num_jobs, going[:, window.start])
         rates = np.where(going[:, window], _fill(passes, capacity, flows)[:, route[window]], 0.0)
         needs = np.divide(left[:, window], rates, out=np.full(rates.shape, np.inf), where=going[:, window])

@@ -8,11 +8,12 @@ once. Jobs are served in array order, whenever they become ready: a late job hol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_amounts, as_floats, as_ids, as_positive_int, check_broadcast, refuse
+from kvarray.arrays import Ids, Seconds, as_amounts, as_floats, as_ids, as_int, check_broadcast, check_items, refuse
 from kvarray.timeline.timeline import Timeline
 
 __all__ = [
     "as_arrivals",
+    "as_num_resources",
     "assigned_timeline",
     "fcfs_queue",
     "least_loaded_timeline",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 _ALWAYS: Seconds = np.array(-np.inf)
+_MOST_RESOURCES = 2**16
 
 
 def serial_timeline(work_s: ArrayLike, *, ready_s: ArrayLike = 0.0, free_s: ArrayLike = _ALWAYS) -> Timeline:
@@ -73,7 +75,7 @@ def round_robin_timeline(
     work_s : array_like of float, shape (..., N)
         Time of each job on the stream that it goes to, ``>= 0``.
     num_streams : int
-        Number of streams, ``>= 1``; call it S.
+        Number of streams, 1 to 65,536; call it S.
     ready_s : array_like of float, shape (..., N), optional
         Time from which a job may start.
     free_s : array_like of float, shape (..., S), optional
@@ -98,16 +100,17 @@ def round_robin_timeline(
     >>> round_robin_timeline([3.0, 1.0, 1.0, 1.0], 2).finish_s
     array([3., 1., 4., 2.])
     """
-    num_streams = as_positive_int("num_streams", num_streams)
+    num_streams = as_num_resources("num_streams", num_streams)
     work, ready = _jobs(work_s, ready_s)
     free = _as_free(free_s)
     lead = check_broadcast("work_s, ready_s and free_s", work.shape[:-1], ready.shape[:-1], free.shape[:-1])
     num_jobs = check_broadcast("work_s and ready_s", work.shape[-1:], ready.shape[-1:])[0]
-    free = np.broadcast_to(free, (*free.shape[:-1], _fits("free_s", free, num_streams)))
+    check_items("free_s", free, num_streams, of="streams")
+    free = np.broadcast_to(free, (*free.shape[:-1], num_streams))
 
     shape = (*lead, num_jobs)
     start, finish = np.empty(shape), np.empty(shape)
-    for stream in range(num_streams):
+    for stream in range(min(num_streams, num_jobs)):
         mine = (..., slice(stream, None, num_streams))
         serial_scan(
             work[mine] if work.shape[-1] == num_jobs else work,
@@ -130,7 +133,7 @@ def assigned_timeline(work_s: ArrayLike, streams: ArrayLike, num_streams: int, *
     streams : array_like of int, shape (..., N)
         The stream of each job, ``0 <= stream < num_streams``.
     num_streams : int
-        Number of streams, ``>= 1``.
+        Number of streams, 1 to 65,536.
     ready_s : array_like of float, shape (..., N), optional
         Time from which a job may start.
 
@@ -153,7 +156,7 @@ def assigned_timeline(work_s: ArrayLike, streams: ArrayLike, num_streams: int, *
     >>> assigned_timeline([3.0, 1.0, 1.0], [0, 1, 1], 2).finish_s
     array([3., 1., 2.])
     """
-    num_streams = as_positive_int("num_streams", num_streams)
+    num_streams = as_num_resources("num_streams", num_streams)
     work, ready = _jobs(work_s, ready_s)
     assigned = np.asarray(streams)
     assigned = as_ids("streams", assigned.reshape(-1), num_streams).reshape(assigned.shape)
@@ -207,13 +210,18 @@ def least_loaded_timeline(work_s: ArrayLike, *, ready_s: ArrayLike = 0.0, free_s
     work = as_amounts("work_s", work_s, low=0.0)
     if work.ndim < 2 or work.shape[-1] == 0:
         raise ValueError(f"work_s must have an axis of jobs and one of 1 stream or more: got shape {work.shape}")
-    num_streams = work.shape[-1]
     ready, free = as_amounts("ready_s", ready_s), _as_free(free_s)
+    check_items("free_s", free, work.shape[-1], of="streams")
+    return _to_the_soonest(work, ready, free)
+
+
+def _to_the_soonest(work: Seconds, ready: Seconds, free: Seconds) -> Timeline:
+    """Put each job on the stream that will have done it first; columns are checked, but for broadcasting."""
+    num_streams = work.shape[-1]
     if ready.ndim == 0:
         ready = ready[None]
     lead = check_broadcast("work_s, ready_s and free_s", work.shape[:-2], ready.shape[:-1], free.shape[:-1])
     num_jobs = check_broadcast("work_s and ready_s", work.shape[-2:-1], ready.shape[-1:])[0]
-    _fits("free_s", free, num_streams)
 
     work = np.broadcast_to(work, (*work.shape[:-2], num_jobs, num_streams))
     ready = np.broadcast_to(ready, (*lead, num_jobs))
@@ -241,7 +249,7 @@ def fcfs_queue(arrival_s: ArrayLike, work_s: ArrayLike, *, num_servers: int = 1)
     work_s : array_like of float, shape (..., N)
         Time a server needs for each job, ``>= 0``.
     num_servers : int, optional
-        Equal servers, ``>= 1``; the first free one takes the next job.
+        Equal servers, 1 to 65,536; the first free one takes the next job.
 
     Returns
     -------
@@ -263,11 +271,13 @@ def fcfs_queue(arrival_s: ArrayLike, work_s: ArrayLike, *, num_servers: int = 1)
     array([2., 2., 4.])
     """
     arrival = as_arrivals(arrival_s)
-    num_servers = as_positive_int("num_servers", num_servers)
+    num_servers = as_num_resources("num_servers", num_servers)
     if num_servers == 1:
         return serial_timeline(work_s, ready_s=arrival)
     work = as_amounts("work_s", work_s, low=0.0)
-    return least_loaded_timeline(np.broadcast_to(work[..., None], (*work.shape, num_servers)), ready_s=arrival)
+    if work.ndim == 0:
+        raise ValueError("work_s must have an axis of jobs: got one number")
+    return _to_the_soonest(np.broadcast_to(work[..., None], (*work.shape, num_servers)), arrival, _ALWAYS)
 
 
 def pipeline_timeline(work_s: ArrayLike, *, ready_s: ArrayLike = 0.0) -> Timeline:
@@ -353,6 +363,11 @@ def serial_scan(work: Seconds, ready: Seconds, free: Seconds, *, start: Seconds,
     np.maximum(ready[..., 1:], finish[..., :-1], out=start[..., 1:])
 
 
+def as_num_resources(name: str, value: object) -> int:
+    """Return a number of streams or servers, 1 to 65,536; loops go over them, and results have a column for each."""
+    return as_int(name, value, low=1, high=_MOST_RESOURCES + 1)
+
+
 def as_arrivals(arrival_s: ArrayLike) -> Seconds:
     """Return arrival times as float64 of one axis or more, or raise where they fall along the last."""
     arrival = as_amounts("arrival_s", arrival_s)
@@ -376,13 +391,6 @@ def _as_free(free_s: ArrayLike) -> Seconds:
     free = as_floats("free_s", free_s, finite=False)
     refuse("free_s", "not be infinite, since jobs would never start", np.isposinf(free), free)
     return free
-
-
-def _fits(name: str, column: Seconds, num_streams: int) -> int:
-    """Return `num_streams` if the last axis of a column broadcasts to it."""
-    if column.ndim and column.shape[-1] not in (1, num_streams):
-        raise ValueError(f"{name} must have one item for each of {num_streams} streams: got shape {column.shape}")
-    return num_streams
 
 
 def _timeline(

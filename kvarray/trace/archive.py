@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+import zlib
 from typing import IO, Any
 
 import numpy as np
@@ -48,14 +49,14 @@ def read_archive(name: str, file: IO[bytes], *, block_size: int | None) -> Trace
     try:
         with np.load(file, allow_pickle=False) as archive:
             columns = {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, RuntimeError, zlib.error) as error:
         raise TraceError(f"{name}: not a readable .npz archive ({error})") from None
     for key in _REQUIRED:
         if key not in columns:
             raise TraceError(f"{name}: {key} is missing from the archive")
     try:
         return _as_trace(columns, block_size)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise TraceError(f"{name}: {error}") from None
 
 

@@ -256,11 +256,22 @@ def _as_codes(
     if labels is None:
         array = as_ints(name, codes)
     else:
+        for place, label in enumerate(labels):
+            if not _is_label(label):
+                raise TypeError(
+                    f"{name}_labels must be strings, integers of 64 bits or None: {name}_labels[{place}] = {label!r}"
+                )
         array = as_ints(name, codes, low=0, high=len(labels))
         if len(set(labels)) != len(labels):
             raise ValueError(f"{name}_labels must be distinct: got {labels!r}")
     _check_rows(name, array, rows)
     return _read_only(array), None if labels is None else tuple(labels)
+
+
+def _is_label(label: object) -> bool:
+    """Whether a name can be written to every format and read back."""
+    is_integer = isinstance(label, int) and not isinstance(label, bool) and -(2**63) <= label < 2**63
+    return label is None or isinstance(label, str) or is_integer
 
 
 def _check_rows(name: str, array: NDArray[Any], rows: int) -> None:

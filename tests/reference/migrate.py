@@ -40,9 +40,8 @@ def transfer(sizes, ready, engine, nodes=None):
             blocks[i]["attempts"] += 1
 
     send(range(len(sizes)), list(range(len(fail))), NEVER)
-    for failing in sorted(range(len(fail)), key=lambda s: (fail[s], s)):
-        moment = fail[failing]
-        left = [i for i, block in enumerate(blocks) if block["stream"] == failing and block["finish"] > moment]
+    for moment in sorted(set(fail)):
+        left = [i for i, block in enumerate(blocks) if fail[block["stream"]] == moment and block["finish"] > moment]
         if not left:
             continue
         alive = [s for s in range(len(fail)) if fail[s] > moment]
@@ -122,13 +121,19 @@ def batch(name, arrival, pieces, prefill, step, engine):
     return result
 
 
-def overlap_bandwidth(sizes, compute, low=1.0, high=1e15):
-    """Bisection for the smallest bandwidth at which only the last piece is moved after the last is computed."""
+def overlap_bandwidth(sizes, compute, *, overhead=0.0, latency=0.0, shares=(1.0,), low=1.0, high=1e15):
+    """Bisection for the smallest bandwidth at which all pieces but the last are there when the last is computed."""
+    computed = timeline.serial(compute, [0.0] * len(compute))
+    engine = {
+        "latency_s": [latency] * len(shares),
+        "alpha_s": [overhead] * len(shares),
+        "fail_s": [math.inf] * len(shares),
+        "assignment": "round_robin",
+    }
 
     def stalls(bandwidth):
-        computed = timeline.serial(compute, [0.0] * len(compute))
-        moved = timeline.serial([size / bandwidth for size in sizes], computed)
-        return moved[-2] > computed[-1] * (1 + 1e-12)
+        engine["bytes_per_second"] = [bandwidth * share / sum(shares) for share in shares]
+        return max(arrivals(sizes, computed, engine)[:-1]) > computed[-1] * (1 + 1e-12)
 
     if stalls(high):
         return math.inf

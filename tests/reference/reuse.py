@@ -48,7 +48,8 @@ def lru_steps(requests, capacity):
 
 
 def ttl_steps(requests, arrivals, ttl):
-    """Hit blocks of each request when a block lives for `ttl` after its latest use."""
+    """Hit blocks of each request when a block lives for `ttl` after its latest use; times count in microseconds."""
+    arrivals, ttl = [round(t * 1e6) for t in arrivals], round(ttl * 1e6)
     used, result = {}, []
     for request, now in zip(requests, arrivals, strict=True):
         blocks = paths(request)
