@@ -110,6 +110,12 @@ def test_as_uint64_keeps_every_uint64(values):
     assert arrays.as_uint64("x", values).tolist() == values
 
 
+def test_check_type_names_argument_and_class():
+    assert arrays.check_type("name", "gpu", str) == "gpu"
+    with pytest.raises(TypeError, match=r"items must be a list: got \(1,\)"):
+        arrays.check_type("items", (1,), list)
+
+
 @pytest.mark.parametrize("check", [arrays.as_ints, arrays.as_floats, arrays.as_hashes])
 def test_ragged_lists_are_refused(check):
     with pytest.raises(ValueError, match="x must be an array: its rows have different lengths"):

@@ -71,13 +71,16 @@ def test_assumptions_and_notes_are_told(capsys):
     _, with_drafts, _ = size(capsys, "deepseek-v3", "--drafts")
     assert "1 x latent: 1 head of 512 + 64" in with_drafts
     assert "not counted" not in with_drafts
+    _, without_drafts, _ = size(capsys, "llama-3.1-8b", "--drafts")
+    assert "no draft layers to count" in without_drafts
 
 
 def test_fixed_states_windows_and_scales_are_shown(capsys):
     _, hybrid, _ = size(capsys, "Qwen3.5-27B", "--dtype", "bf16,int4", "--group-size", "64")
     assert "48 x linear state: 48 heads of 16384 in float32, whatever the length" in hybrid
     assert "fixed state" in hybrid
-    assert "64 KiB" in hybrid  # bf16 takes no groups
+    assert "64 KiB" in hybrid
+    assert "bf16 takes no groups: --group-size is not for it" in hybrid
     assert "17 KiB" in hybrid  # 16 KiB and 4 scales of 2 bytes a vector
     _, llama4, _ = size(capsys, "llama-4-scout", "--tokens", "16K")
     assert "36 x chunked: 8 heads of 128 + 128 for a chunk of 8192 tokens" in llama4
@@ -118,6 +121,20 @@ def test_configs_by_path(capsys, tmp_path):
         (["llama-3.1-8b", "--dtype", "int4", "--group-size", "0"], "kvarray size: group_size must be 1 or more: got 0"),
         (["llama-3.1-8b", "--price", "2"], "argument --price: a price must be like 0.09/GB-month: got '2'"),
         (["llama-3.1-8b", "--price", "-2/GB-month"], "argument --price"),
+        (["llama-3.1-8b", "--price", "1e308/GiB-month"], "argument --price: price must be 1e+60 or less"),
+        (["llama-3.1-70b", "--tokens", str(2**63 - 1)], "tokens and block_size must be small enough for their bytes"),
+        (["llama-3.1-8b", "--block-size", str(2**63 - 1)], "tokens and block_size must be small enough"),
+        (["llama-3.1-8b", "--scale-dtype", "nonsense"], "--scale-dtype is the format of the scales of groups"),
+        (["llama-3.1-8b", "--scale-dtype", "fp32"], "it needs --group-size"),
+        (
+            ["llama-3.1-8b", "--dtype", "int4", "--group-size", "9", "--scale-dtype", "x"],
+            "scale_dtype must be a number",
+        ),
+        (
+            ["llama-3.1-8b", "--group-size", "32"],
+            "--group-size is for formats of 8 bits or fewer without groups of their own: got bf16",
+        ),
+        (["llama-3.1-8b", "--dtype", "fp16,mxfp4", "--group-size", "32"], "own: got fp16, mxfp4"),
         (["llama-3.1-8b", "--json", "--csv"], "not allowed with argument"),
     ],
 )
@@ -132,4 +149,4 @@ def test_a_config_that_is_not_understood_is_named(capsys, tmp_path):
     path.write_text('{"model_type": "llama", "num_hidden_layers": 2}')
     code, _, err = size(capsys, str(path))
     assert code == 2
-    assert err.startswith("kvarray size: odd: num_attention_heads or n_head or")
+    assert err.startswith(f"kvarray size: {path}: num_attention_heads or n_head or")

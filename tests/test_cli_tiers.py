@@ -59,6 +59,17 @@ def refuse(capsys, *arguments):
         ([*TIERS, "--optimal", "--step", "stream"], "--optimal is the optimum for prefixes"),
         ([*TIERS, "--plot-gain", "x.png"], "--plot-gain needs two tiers and --prefill-per-token"),
         ([*TIERS, *WORTH, "--plot-gain", "x.png", "--promote", "never"], "--plot-gain shows LRU tiers"),
+        ([*TIERS, "--seed", "1"], "--seed does nothing without --policy random"),
+        ([*TIERS, "--write-at", "2", "--write-mode", "write_back"], "--write-at does nothing without --write-mode sel"),
+        ([*TIERS, "--smaller-below"], "--smaller-below does nothing without --write-mode write_through"),
+        ([*TIERS, "--processes", "2"], "--processes does nothing without --plot"),
+        (
+            [*TIERS, "--bytes-per-block", "4000PiB", "--prefill-per-block", "1"],
+            "bytes of all blocks moved to fit 64 bits",
+        ),
+        ([*TIERS, "--bytes-per-block", "4e18"], "block_bytes must be small enough"),
+        ([*TIERS, "--bytes-per-token", "1", "--prefill-per-token", "1e306", "--json"], "token_s must be 1e+60 or less"),
+        ([*TIERS, "--bytes-per-block", "1", "--prefill-per-block", "1e306", "--csv"], "block_s must be 1e+60 or less"),
         (["--tier", "a=4blocks", "--tier", "b=2blocks", "--write-mode", "write_through"], "smaller_below=True"),
     ],
 )
@@ -83,6 +94,13 @@ def test_json_has_every_integer(capsys, path):
     assert lru["net_s"] == pytest.approx(lru["saved_s"] - lru["cost_s"])
     assert arc["tier_hit_blocks"] == step_policy(TRACE, "arc", [[2, 3]]).hits[0].tolist()
     assert best["hit_blocks"] >= max(lru["hit_blocks"], arc["hit_blocks"])
+
+
+def test_tiers_that_hold_all_there_is(capsys, path):
+    most = f"{2**63 - 1}blocks"
+    flags = ["--tier", f"gpu={most}", "--tier", f"cpu={most}", "--optimal", "--json"]
+    lru, best = json.loads(run(capsys, path, "--block-size", 16, *flags))["rows"]
+    assert lru["hit_blocks"] == best["hit_blocks"] == 5
 
 
 def test_csv_names_columns_after_tiers(capsys, path):

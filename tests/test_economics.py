@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvarray.economics import (
@@ -27,6 +27,7 @@ MIXED = ModelSpec(
     ),
     (FixedState("mamba", 4, 10, "fp32", layers=2), FixedState("conv", 2, 3, "bf16")),
 )
+STATES = ModelSpec("states", (), (FixedState("mamba", 4, 4, "fp32"),))
 COMPRESSED = ModelSpec("compressed", (KVStream("compressed", 1, (5,), ratio=4), KVStream("sliding", 1, (5,), window=2)))
 
 
@@ -49,6 +50,18 @@ COMPRESSED = ModelSpec("compressed", (KVStream("compressed", 1, (5,), ratio=4), 
         (lambda: Footprint.of([LLAMA]).bytes_per_sequence([4, 0, -1]), r"1 or more: tokens\[1\] = 0, tokens\[2\] = -1"),
         (lambda: Footprint.of([LLAMA]).bytes_per_sequence([[4]]), "tokens must be one-dimensional"),
         (lambda: Footprint.of([LLAMA]).bytes_per_sequence([2**50]), "bytes to fit 64 bits: got"),
+        (lambda: Footprint.of([LLAMA]).bytes_per_sequence([2**63 - 1]), "tokens and block_size must be small enough"),
+        (lambda: Footprint.of([LLAMA]).split_by_kind([2**63 - 1]), "tokens and block_size must be small enough"),
+        (lambda: Footprint.of([LLAMA]).marginal_bytes([2**63 - 1]), "tokens must be small enough"),
+        (lambda: Footprint.of([LLAMA]).sequences_that_fit(2**62, [2**63 - 1]), "tokens and block_size must be"),
+        (lambda: Footprint.of([LLAMA]).bytes_per_block(2**62), "block_size must be small enough"),
+        (lambda: Footprint.of([LLAMA]).blocks_that_fit(1, block_size=2**62), "block_size must be small enough"),
+        (lambda: Footprint.of([STATES]).bytes_per_sequence([2**63 - 1], block_size=2), "tokens and block_size must be"),
+        (lambda: Footprint.of([LLAMA]).tokens_that_fit(2**70), r"memory must fit 64 bits: memory\[0\] = "),
+        (
+            lambda: Footprint.of([_wide(2**31)] * 2),
+            r"models\[0\] must keep less than 2\^62 bytes for a token: wide keeps",
+        ),
         (lambda: Footprint.of([LLAMA]).marginal_bytes([-1]), "tokens must be 0 or more"),
         (lambda: Footprint.of([LLAMA]).bytes_per_block(0), "block_size must be 1 or more: got 0"),
         (
@@ -78,6 +91,7 @@ COMPRESSED = ModelSpec("compressed", (KVStream("compressed", 1, (5,), ratio=4), 
         (lambda: _fields(num_window_layers=3), "window must be given for the 3 layers that slide"),
         (lambda: _fields(window=4, num_window_layers=9), "num_window_layers must be 4 at most.*got 9"),
         (lambda: MemoryPrice(-1.0, "GB-month"), "price must be 0 or more"),
+        (lambda: MemoryPrice(1e308, "GB-month"), "price must be 1e.60 or less"),
         (lambda: MemoryPrice(1.0, "GB"), "the unit of a price must be one of"),
         (lambda: MemoryPrice(1.0, "GB-fortnight"), "such as GiB-month: got 'GB-fortnight'"),
         (lambda: MemoryPrice.parse("cheap/GB-month"), "a price must be like 0.09/GB-month: got 'cheap/GB-month'"),
@@ -88,6 +102,11 @@ COMPRESSED = ModelSpec("compressed", (KVStream("compressed", 1, (5,), ratio=4), 
 def test_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def _wide(width):
+    """A model of three streams, each of which fits where their sum does not."""
+    return ModelSpec("wide", tuple(KVStream(kind, 2**29, (width,)) for kind in ("full", "latent", "index")))
 
 
 def _fields(**more):
@@ -102,6 +121,22 @@ def _fields(**more):
         (lambda: kv_dtype(8), "dtype must be the name of a number format: got 8"),
         (lambda: Footprint.of([LLAMA], tp=2.0), "tp must be integers"),
         (lambda: Footprint.of([LLAMA]).bytes_per_block(16.0), "block_size must be an integer"),
+        (lambda: Footprint.of(5), "models must be a sequence of ModelSpec: got 5"),
+        (lambda: Footprint.of(LLAMA), "models must be a sequence of ModelSpec: got ModelSpec"),
+        (lambda: Footprint.of([LLAMA, 5]), r"models\[1\] must be a ModelSpec: got 5"),
+        (lambda: ModelSpec.from_name(5), "name must be a str: got 5"),
+        (lambda: ModelSpec(5, LLAMA.streams), "name must be a str: got 5"),
+        (lambda: ModelSpec("x", 5), "streams of x must be a tuple: got 5"),
+        (lambda: ModelSpec("x", (5,)), r"streams\[0\] of x must be a KVStream: got 5"),
+        (lambda: ModelSpec("x", (), LLAMA.streams), r"states\[0\] of x must be a FixedState: got KVStream"),
+        (lambda: KVStream(5, 1, (4,)), "kind of a stream must be a str: got 5"),
+        (lambda: KVStream("full", 1, 4), "widths of the full stream must be a tuple: got 4"),
+        (lambda: FixedState(5, 1, 4, "fp32"), "kind of a state must be a str: got 5"),
+        (lambda: MemoryPrice("1", "GB-month"), "price must be real numbers"),
+        (lambda: MemoryPrice(1.0, 5), "the unit of a price must be a str: got 5"),
+        (lambda: MemoryPrice.parse(5), "a price must be a str: got 5"),
+        (lambda: cost_per_million_tokens(Footprint.of([LLAMA]), [1], price=5), "price must be a MemoryPrice: got 5"),
+        (lambda: cost_per_million_tokens(LLAMA, [1], price=MemoryPrice(1, "GB-day")), "footprint must be a Footprint"),
     ],
 )
 def test_refused_types(call, message):
@@ -218,6 +253,23 @@ def test_money():
     assert MemoryPrice.parse("2.5/GiB-month") == MemoryPrice(2.5, "GiB-month")
 
 
+def test_money_of_more_bytes_than_64_bits_hold():
+    spec, price = ModelSpec("latent", (KVStream("latent", 1, (2**20,)),)), MemoryPrice(1.0, "GB-hour")
+    cost = cost_per_million_tokens(Footprint.of([spec], tp=2**40), [2**20], price=price)
+    np.testing.assert_allclose(cost, [[1e6 * 2.0**21 * 2.0**40 / 1e9]])
+
+
+def test_layers_are_counted_not_listed():
+    spec = _fields_of(10**9, window=5, num_window_layers=3)
+    assert [(stream.kind, stream.layers) for stream in spec.streams] == [("full", 10**9 - 3), ("sliding", 3)]
+    assert [stream.kind for stream in _fields_of(2 * 10**6, window=5).streams] == ["sliding"]
+    assert [stream.kind for stream in _fields_of(7, window=5, num_window_layers=0).streams] == ["full"]
+
+
+def _fields_of(num_layers, **more):
+    return ModelSpec.from_fields("m", num_layers=num_layers, num_kv_heads=2, head_dim=8, **more)
+
+
 # Properties.
 
 NAMES = ("fp32", "bf16", "fp8", "int4")
@@ -263,6 +315,25 @@ def test_agrees_with_the_twin(rows, tokens, block_size):
     assert table.bytes_per_token().tolist() == [twin.bytes_per_token(s, dtype=name, tp=tp) for s, name, tp in rows]
     parts = table.split_by_kind(tokens, block_size=block_size)
     np.testing.assert_array_equal(sum(parts.values()), got)
+
+
+LARGE = st.one_of(st.integers(1, 2**63 - 1), st.integers(0, 62).map(lambda bits: 2**bits), st.just(2**63 - 1))
+
+
+@example(2**63 - 1, 1)
+@example(1, 2**63 - 1)
+@example(2**62, 2**62)
+@given(LARGE, LARGE)
+def test_large_lengths_and_blocks_are_exact_or_refused(tokens, block_size):
+    table = Footprint.of([ModelSpec("small", (KVStream("full", 1, (1,)), KVStream("sliding", 1, (1,), window=3)))])
+    rounded = -(-tokens // block_size) * block_size
+    try:
+        got = table.bytes_per_sequence([tokens], block_size=block_size).tolist()
+    except ValueError:
+        assert 4 * (tokens + block_size) + 4 >= 2**62
+    else:
+        assert got == [[2 * rounded + 2 * min(rounded, -(-(2 + block_size) // block_size) * block_size)]]
+        assert table.bytes_per_block(block_size).tolist() == [4 * block_size]
 
 
 @given(st.integers(1, 300), st.sampled_from((None, 1, 3, 32, 64)), st.sampled_from(("fp16", "fp32", "fp8")))

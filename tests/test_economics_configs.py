@@ -15,6 +15,14 @@ BASE = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads":
 MLA = {**BASE, "model_type": "deepseek_v3", "kv_lora_rank": 32, "qk_rope_head_dim": 8}
 
 
+def _nested(depth):
+    """Lists within lists."""
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def config(model_type="llama", without=(), **more):
     return {key: value for key, value in {"model_type": model_type, **BASE, **more}.items() if key not in without}
 
@@ -99,6 +107,47 @@ def summary(spec):
         ),
         ({key: value for key, value in MLA.items() if key != "model_type" and key != "qk_rope_head_dim"}, "qk_rope"),
         ({**MLA, "index_head_dim": 4, "indexer_types": ["full"]}, "indexer_types must be full or shared for each"),
+        (
+            {**MLA, "index_head_dim": 4, "index_topk_pattern": "FS"},
+            "index_topk_pattern must be F or S for each of the 4",
+        ),
+        ({**MLA, "index_head_dim": 4, "index_topk_pattern": ["F", "X"] * 2}, "index_topk_pattern must be F or S for"),
+        ({**MLA, "index_head_dim": 4, "index_topk_pattern": 5}, "index_topk_pattern must be a list: got 5"),
+        (
+            {**MLA, "index_head_dim": 4, "index_topk_pattern": "FFSS", "indexer_types": ["full", "shared"] * 2},
+            "indexer_types and index_topk_pattern must agree",
+        ),
+        ({**MLA, "use_mla": "no"}, "use_mla must be true or false: got 'no'"),
+        (
+            config(sparse_attention_config={"sparse_index_dim": 4, "sparse_attention_freq": ["no"] * 4}),
+            r"sparse_attention_freq must be of zeros and ones: got \['no'",
+        ),
+        (config("qwen2", use_sliding_window="no", sliding_window=8), "use_sliding_window must be true or false"),
+        (config(text_config=5), "text_config must be a mapping: got 5"),
+        (config("mpt", attn_config=5), "attn_config must be a mapping: got 5"),
+        (config(5), "model_type must be a string: got 5"),
+        (config("smollm3", no_rope_layers=["no"] * 4), "no_rope_layers must be of zeros and ones"),
+        (config(num_mtp_modules=1, mtp_hybrid_override_pattern=5), "override_pattern must be letters"),
+        (
+            config("nemotron-nas", block_configs=[{"attention": {"n_heads_in_group": 4, "no_op": "no"}}] * 4),
+            r"block_configs\[0\]: no_op must be true or false: got 'no'",
+        ),
+        (
+            config(
+                "nemotron-nas",
+                block_configs=[{"attention": {"n_heads_in_group": 4, "window_length": 8, "num_sink_tokens": "x"}}] * 4,
+            ),
+            "num_sink_tokens must be a whole number of 0 or more: got 'x'",
+        ),
+        (config(per_layer_config={"²": {"head_dim": 4}}), "per_layer_config must map layer numbers to fields"),
+        ({**config(), 5: 5}, "the names of fields must be strings: got 5"),
+        (config(num_nextn_predict_layers=10**9), "the draft layers must be 10000 at most: got 1000000000"),
+        (config(num_mtp_modules=10**5, mtp_transformer_layers=10**5), "the draft layers must be 10000 at most"),
+        (config("gpt_neo", attention_types=[[["global"], 10**9]]), "attention_types must name 10000 layers at most"),
+        (config("gpt_neo", attention_types=[[["global"], 0]]), "attention_types must be a whole number of 1 or more"),
+        (config(layer_types=_nested(5000)), r"layer_types must be a list of names: got \[\[\["),
+        (config(layer_group_size=_nested(5000)), r"not understood for llama: layer_group_size = \[\[\["),
+        ({"num_hidden_layers": 4, "attention_types": [], "layers_block_type": ["moe"] * 4}, "must keep something"),
         (config("x", compress_ratios=[4, 4], sliding_window=8, index_head_dim=4), "must name each of the 4 layers"),
         (config("x", compress_ratios=[4, 0, -1, 0], sliding_window=8), r"compress_ratios\[2\] must be a whole number"),
         (
@@ -139,12 +188,31 @@ def test_files_that_are_none(tmp_path):
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"config\.json: a config must be JSON"):
         ModelSpec.from_file(tmp_path)
-    with pytest.raises(ValueError, match="list: a config must be a mapping of fields: got list"):
+    with pytest.raises(ValueError, match=r"list\.json: a config must be a mapping of fields: got list"):
         ModelSpec.from_file(text)
     with pytest.raises(ValueError, match=r"binary\.json: a config must be JSON"):
         ModelSpec.from_file(binary)
     with pytest.raises(FileNotFoundError):
         ModelSpec.from_file(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "must be JSON of a few levels"),
+        ('{"a":' * 100_000, "must be JSON of a few levels"),
+        ('{"head_dim": 64, "head_dim": 128}', "head_dim is stated twice, as 64 and 128"),
+        ('{"text_config": {"use_mla": true, "use_mla": 1}}', "use_mla is stated twice, as True and 1"),
+        ('{"head_dim": 64, "head_dim": 64}', "num_hidden_layers or .* is missing"),
+        ('{"num_hidden_layers": 2}', "num_attention_heads or .* is missing"),
+    ],
+)
+def test_files_that_are_refused_are_named_by_their_path(tmp_path, text, message):
+    path = tmp_path / "a--b.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        ModelSpec.from_file(path)
+    assert str(caught.value).startswith(f"{path}: ")
 
 
 # Worked examples: a line for each way that families say something.
@@ -191,6 +259,7 @@ READ = [
             "4 latent 1x32+8; 2 index 1x4",
         ),
         ({**MLA, "index_head_dim": 4, "index_topk_pattern": "FSSF"}, "4 latent 1x32+8; 2 index 1x4"),
+        ({**MLA, "index_head_dim": 4, "index_topk_pattern": ["F", "S", "S", "S"]}, "4 latent 1x32+8; 1 index 1x4"),
         (
             {**MLA, "index_head_dim": 4, "index_topk_freq": 2, "index_skip_topk_offset": 2},
             "4 latent 1x32+8; 3 index 1x4",

@@ -603,3 +603,17 @@ def test_selective_at_the_first_use_is_write_through(paths, settings):
     one = TieredCache(specs, **{**settings, "write_mode": "selective"})
     other = TieredCache(specs, **{**settings, "write_mode": "write_through"})
     assert moves(one.access_prefix(keys, offsets)) == moves(other.access_prefix(keys, offsets))
+
+
+def test_bytes_beyond_64_bits_are_refused():
+    tiers = [TierSpec("gpu", blocks=1), TierSpec("cpu", blocks=4, up=Link(1e9))]
+    cache = TieredCache(tiers, block_bytes=2**61)
+    cache.access([1, 2, 3])
+    assert cache.flows.written_bytes(2**61).tolist() == cache.written_bytes.tolist()
+    cache.access([4, 5, 6])
+    with pytest.raises(
+        ValueError, match=r"block_bytes must be small enough .* to fit 64 bits: got 2305843009213693952"
+    ):
+        _ = cache.written_bytes
+    with pytest.raises(ValueError, match="block_bytes must be small enough"):
+        cache.cost(block_s=1.0)

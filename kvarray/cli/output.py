@@ -43,8 +43,7 @@ def print_json(result: object) -> None:
     """
     import json
 
-    json.dump(result, sys.stdout, indent=2, allow_nan=False, default=_plain)
-    print()
+    print(json.dumps(result, indent=2, allow_nan=False, default=_plain))  # all of it, or an error and nothing
 
 
 def _plain(value: Any) -> Any:

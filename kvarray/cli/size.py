@@ -8,12 +8,14 @@ from kvarray.cli.output import print_csv, print_json, print_table
 from kvarray.economics import (
     FixedState,
     Footprint,
+    KVDtype,
     KVStream,
     MemoryPrice,
     ModelSpec,
     cost_per_million_tokens,
     kv_dtype,
 )  # fmt: skip
+from kvarray.economics.dtypes import takes_groups
 from kvarray.units import format_bytes, parse_bytes, parse_count
 
 __all__ = ["add_parser", "run"]
@@ -35,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         "--dtype", type=list_of(str.strip), default=["bf16"], metavar="NAME,...", help="formats of the cache; bf16"
     )
     parser.add_argument("--group-size", type=flag_type(parse_count), metavar="N", help="numbers that share a scale")
-    parser.add_argument("--scale-dtype", default="fp16", metavar="NAME", help="format of the scales; fp16 by default")
+    parser.add_argument("--scale-dtype", metavar="NAME", help="with --group-size: their format; fp16 by default")
     parser.add_argument("--tp", type=flag_type(parse_count), default=1, metavar="N", help="ranks that share the heads")
     parser.add_argument("--block-size", type=flag_type(parse_count), default=1, metavar="N", help="tokens of a block")
     parser.add_argument(
@@ -53,24 +55,36 @@ def run(args: argparse.Namespace) -> None:
     """Answer `kvarray size`."""
     spec = model_spec(args.model)
     table = Footprint.of(
-        [spec] * len(args.dtype), dtype=[_format(name, args) for name in args.dtype], tp=args.tp,
+        [spec] * len(args.dtype), dtype=_formats(args), tp=args.tp,
         with_drafts=args.drafts,
     )  # fmt: skip
     rows = _rows(spec, table, args)
     if args.json:
-        print_json(_result(spec, rows, args))
+        print_json(_result(spec, table, rows, args))
     elif args.csv:
         print_csv(rows)
     else:
-        _print(spec, rows, args)
+        _print(spec, table, rows, args)
 
 
-def _format(name: str, args: argparse.Namespace) -> Any:
-    """Return a format, with the groups that were asked for where it is one of 8 bits or fewer."""
-    plain = kv_dtype(name)
-    if args.group_size is None or plain.bits > 8 or plain.group_size is not None:
+def _formats(args: argparse.Namespace) -> list[KVDtype]:
+    """Return the formats, those that take groups with the groups that were asked for."""
+    plain = [kv_dtype(name) for name in args.dtype]
+    if args.group_size is None:
+        if args.scale_dtype is not None:
+            raise ValueError("--scale-dtype is the format of the scales of groups: it needs --group-size")
         return plain
-    return kv_dtype(name, group_size=args.group_size, scale_dtype=args.scale_dtype)
+    grouped = [
+        kv_dtype(name, group_size=args.group_size, scale_dtype=args.scale_dtype or "fp16")
+        if takes_groups(number_format)
+        else number_format
+        for name, number_format in zip(args.dtype, plain, strict=True)
+    ]
+    if grouped == plain:
+        raise ValueError(
+            f"--group-size is for formats of 8 bits or fewer without groups of their own: got {', '.join(args.dtype)}"
+        )
+    return grouped
 
 
 def _rows(spec: ModelSpec, table: Footprint, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -102,7 +116,7 @@ def _rows(spec: ModelSpec, table: Footprint, args: argparse.Namespace) -> list[d
     return rows
 
 
-def _result(spec: ModelSpec, rows: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
+def _result(spec: ModelSpec, table: Footprint, rows: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
     return {
         "model": spec.name,
         "tp": args.tp,
@@ -110,19 +124,19 @@ def _result(spec: ModelSpec, rows: list[dict[str, Any]], args: argparse.Namespac
         "memory_bytes": args.memory,
         "price": None if args.price is None else f"{args.price.amount:g}/{args.price.unit}",
         "keeps": [_describe(part) for part in _parts(spec, args)],
-        "assumptions": [*spec.assumptions, *_notes(spec, args)],
+        "assumptions": [*spec.assumptions, *_notes(spec, table, args)],
         "rows": rows,
     }
 
 
-def _print(spec: ModelSpec, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
+def _print(spec: ModelSpec, table: Footprint, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
     ranks = f", each of {args.tp} ranks" if args.tp > 1 else ""
     print(f"{spec.name}{ranks}")
     for part in _parts(spec, args):
         print(f"  {_describe(part)}")
     print()
     print_table([_cells(row) for row in rows])
-    lines = [*spec.assumptions, *_notes(spec, args)]
+    lines = [*spec.assumptions, *_notes(spec, table, args)]
     if lines:
         print("\nAssumed:")
     for line in lines:
@@ -170,7 +184,7 @@ def _describe(part: KVStream | FixedState) -> str:
     return text
 
 
-def _notes(spec: ModelSpec, args: argparse.Namespace) -> list[str]:
+def _notes(spec: ModelSpec, table: Footprint, args: argparse.Namespace) -> list[str]:
     """Return what the figures take for granted beyond the model."""
     notes = []
     longest = max(args.tokens)
@@ -181,4 +195,9 @@ def _notes(spec: ModelSpec, args: argparse.Namespace) -> list[str]:
     if spec.draft_streams and not args.drafts:
         layers = sum(stream.layers for stream in spec.draft_streams if stream.kind != "index")
         notes.append(f"{layers} draft layer{'s' * (layers > 1)} not counted (--drafts counts them)")
+    if args.drafts and not spec.draft_streams:
+        notes.append("no draft layers to count: the config names none")
+    if args.group_size is not None:
+        without = [name for name, made in zip(args.dtype, table.dtypes, strict=True) if made == kv_dtype(name)]
+        notes += [f"{name} takes no groups: --group-size is not for it" for name in dict.fromkeys(without)]
     return notes

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kvarray.arrays import Ids, as_positive_int, as_real
+from kvarray.arrays import Ids, as_ints, as_positive_int, as_real
 from kvarray.cli.arguments import (
     add_output_flags,
     add_trace_arguments,
@@ -63,17 +63,15 @@ def add_parser(subparsers: Any) -> None:
         metavar="MODE,...",
         help=f"of {', '.join(WRITE_MODES)}; exclusive",
     )
-    how.add_argument(
-        "--write-at", type=flag_type(_count), default=2, metavar="K", help="selective: copy at this use; 2"
-    )
+    how.add_argument("--write-at", type=flag_type(_count), metavar="K", help="selective: copy at this use; 2")
     how.add_argument("--promote", type=flag_type(_promote), default=1, metavar="K", help="at this hit, or never; 1")
     how.add_argument("--step", choices=("request", "block", "stream"), default="request", help="what is one step")
     how.add_argument(
         "--window", type=float, default=0.0, metavar="W", help="share of requests that only warm the tiers"
     )
     how.add_argument("--smaller-below", action="store_true", help="allow write-through tiers smaller than one above")
-    how.add_argument("--seed", type=flag_type(parse_count), default=0, metavar="N", help="of the policy random; 0")
-    how.add_argument("--processes", type=flag_type(_count), default=1, metavar="N", help="for the sizes of the plot; 1")
+    how.add_argument("--seed", type=flag_type(parse_count), metavar="N", help="of the policy random; 0")
+    how.add_argument("--processes", type=flag_type(_count), metavar="N", help="for the sizes of the plot; 1")
     how.add_argument("--optimal", action="store_true", help="beside them the most that any policy could hit")
     worth = parser.add_argument_group("what a block weighs, and what a hit saves")
     add_weight_arguments(worth)
@@ -120,14 +118,14 @@ def run(args: argparse.Namespace) -> None:
     _refuse_mixtures(args)
     trace = load_trace(args)
     block_bytes = bytes_per_block(args, trace)
-    sizes = np.array(check_tiers(args.tier, block_bytes), dtype=np.int64)
+    sizes = as_ints("blocks of the tiers", check_tiers(args.tier, block_bytes))
     rows = []
     for mode in args.write_mode:
         for policy in args.policy:
             flows = _step(args, trace, policy, mode, sizes[None])
             rows.append({"policy": policy, "write_mode": mode, **_row(args, trace, flows, block_bytes)})
     if args.optimal:
-        best = optimal_hits(trace, [int(sizes.sum())], window=args.window)
+        best = optimal_hits(trace, [min(sum(sizes.tolist()), trace.num_blocks)], window=args.window)
         hits = {"hit_blocks": int(best.hit_blocks[0]), "hit_tokens": int(best.hit_tokens[0])}
         rows.append({"policy": "optimal", "write_mode": "any", **hits, **_rates(args, trace, hits)})
     if args.plot:
@@ -156,6 +154,23 @@ def _refuse_mixtures(args: argparse.Namespace) -> None:
     if _saving(args):
         links_between(args.tier)  # a gain needs what moves cost
     as_real("--window", args.window, low=0.0)
+    _refuse_unused(args)
+
+
+def _refuse_unused(args: argparse.Namespace) -> None:
+    """Raise for a flag that nothing of what was asked for reads."""
+    without_effect = {
+        "--seed": (args.seed is not None and "random" not in args.policy, "--policy random"),
+        "--write-at": (args.write_at is not None and "selective" not in args.write_mode, "--write-mode selective"),
+        "--smaller-below": (
+            args.smaller_below and "write_through" not in args.write_mode,
+            "--write-mode write_through",
+        ),
+        "--processes": (args.processes is not None and not args.plot, "--plot"),
+    }
+    for flag, (is_unused, needed) in without_effect.items():
+        if is_unused:
+            raise ValueError(f"{flag} does nothing without {needed}")
 
 
 def _saving(args: argparse.Namespace) -> dict[str, float]:
@@ -172,11 +187,11 @@ def _step(args: argparse.Namespace, trace: Trace, policy: str, mode: str, sizes:
         step=args.step,
         window=args.window,
         write_mode=mode,
-        write_at=args.write_at,
+        write_at=args.write_at or 2,
         promote_at=args.promote,
         smaller_below=args.smaller_below,
-        rng=args.seed if policy == "random" else None,
-        processes=args.processes,
+        rng=(args.seed or 0) if policy == "random" else None,
+        processes=args.processes or 1,
     )
 
 
@@ -217,7 +232,7 @@ def _row(args: argparse.Namespace, trace: Trace, flows: TierFlows, block_bytes: 
         "dropped_blocks": flows.dropped[0].tolist(),
     }
     if block_bytes is not None:
-        row["written_bytes"] = (flows.written[0] * block_bytes).tolist()
+        row["written_bytes"] = flows.written_bytes(block_bytes)[0].tolist()
     cost = _cost(args, flows, block_bytes)
     if cost is not None:
         row |= {"up_bytes": cost.up_bytes[0].tolist(), "down_bytes": cost.down_bytes[0].tolist()}
@@ -294,7 +309,7 @@ def _plot(args: argparse.Namespace, trace: Trace, sizes: Ids, block_bytes: int |
     rates = {}
     for policy in args.policy:
         hits = []
-        for size in ladder if args.processes == 1 else [ladder]:
+        for size in ladder if args.processes in (None, 1) else [ladder]:
             flows = _step(args, trace, policy, "exclusive", np.atleast_1d(size)[:, None])
             assert flows.hit_tokens is not None
             hits.append(flows.hit_tokens[:, 0])
@@ -321,7 +336,10 @@ def _plot_gain(args: argparse.Namespace, trace: Trace, sizes: Ids, block_bytes: 
             "--plot-gain shows LRU tiers that are exclusive or write_through, promote at once, no --step block"
         )
     curve = tier_curve(trace, write_mode=mode, step=args.step, window=args.window, smaller_below=True)
-    first, second = (np.unique(np.geomspace(max(size // 16, 1), size * 16, 60).astype(np.int64)) for size in sizes[:2])
+    first, second = (
+        np.unique(np.geomspace(max(size // 16, 1), min(size * 16, 2**62), 60).astype(np.int64))
+        for size in sizes[:2].tolist()
+    )
     grid = np.empty((len(first), len(second), len(sizes)), dtype=np.int64)
     grid[...] = sizes
     grid[..., 0], grid[..., 1] = first[:, None], second

@@ -6,7 +6,7 @@ list (`num_key_value_heads_per_layer`, `block_configs`), or one by one (`per_lay
 
 from collections.abc import Mapping
 
-from kvarray.economics.fields import Fields
+from kvarray.economics.fields import Fields, shown
 from kvarray.economics.layers import KVStream
 
 __all__ = ["attention_stream", "index_stream"]
@@ -15,7 +15,7 @@ __all__ = ["attention_stream", "index_stream"]
 def attention_stream(fields: Fields, family: str, kind: str, layer: int) -> KVStream:
     """Return the stream of one layer's keys and values."""
     window, aligned = _window(fields, kind, layer), kind == "chunked"
-    if fields.count("kv_lora_rank") is not None and fields.raw("use_mla") is not False:
+    if fields.count("kv_lora_rank") is not None and (fields.flag("use_mla") or not fields.has("use_mla")):
         latent = (
             _own_of_layer(fields, layer, "kv_lora_rank") or fields.need("kv_lora_rank"),
             _own_of_layer(fields, layer, "qk_rope_head_dim") or fields.need("qk_rope_head_dim", why="latent attention"),
@@ -36,7 +36,8 @@ def _window(fields: Fields, kind: str, layer: int) -> int | None:
     blocks = fields.items("block_configs")
     if blocks is not None:
         attention = blocks[layer]["attention"]
-        return fields.whole("window_length", attention["window_length"]) + (attention.get("num_sink_tokens") or 0)
+        sinks = fields.whole("num_sink_tokens", attention.get("num_sink_tokens") or 0, low=0)
+        return fields.whole("window_length", attention["window_length"]) + sinks
     window = fields.count("window") or fields.count("window_size")
     if window is None:
         raise fields.fail("sliding_window is missing, which the sliding layers need")
@@ -91,10 +92,10 @@ def _own_of_layer(fields: Fields, layer: int, what: str) -> int | None:
     if overrides is None:
         return None
     is_of_layers = isinstance(overrides, Mapping) and all(
-        str(key).isdigit() and isinstance(own, Mapping) for key, own in overrides.items()
+        str(key).isdecimal() and isinstance(own, Mapping) for key, own in overrides.items()
     )
     if not is_of_layers:
-        raise fields.fail(f"per_layer_config must map layer numbers to fields: got {str(overrides)[:60]}")
+        raise fields.fail(f"per_layer_config must map layer numbers to fields: got {shown(overrides)}")
     own = {int(key): value for key, value in overrides.items()}.get(layer)
     return None if own is None else Fields(own, where=f"{fields.where}: per_layer_config of layer {layer}").count(what)
 

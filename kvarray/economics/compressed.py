@@ -4,9 +4,9 @@ The sparse layers (ratio 4 in the models that exist) overlap their windows and h
 heavily compressed ones (128) have neither.
 """
 
-from kvarray.economics.fields import Fields
+from kvarray.economics.fields import Fields, shown
 from kvarray.economics.layers import FixedState, KVStream
-from kvarray.economics.layouts import KINDS
+from kvarray.economics.layouts import KINDS, draft_layers
 from kvarray.economics.states import compressor_states
 
 __all__ = ["compressed_layers", "is_compressed"]
@@ -22,7 +22,7 @@ def is_compressed(fields: Fields, family: str) -> bool:
 
 def compressed_layers(fields: Fields) -> tuple[list[KVStream], list[FixedState], list[KVStream]]:
     """Return the streams, the states and the streams of the draft layers of all layers together."""
-    layers, drafts = fields.need("layers"), fields.count("draft_layers", low=0) or 0
+    layers, drafts = fields.need("layers"), draft_layers(fields)
     ratios = _ratios(fields)
     if len(ratios) not in (layers, layers + drafts):
         raise fields.fail(
@@ -59,7 +59,7 @@ def _ratios(fields: Fields) -> list[tuple[int, bool]]:
         by_name[name] = (rate or 0, short == "csa")
     unknown = [name for name in names if name not in by_name]
     if unknown:
-        raise fields.fail(f"layer_types must be of {', '.join(by_name)} here: got {unknown[0]!r}")
+        raise fields.fail(f"layer_types must be of {', '.join(by_name)} here: got {shown(unknown[0])}")
     return [by_name[name] for name in names]
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from kvarray.economics.attention import attention_stream, index_stream
 from kvarray.economics.compressed import compressed_layers, is_compressed
 from kvarray.economics.families import Family, family_of
-from kvarray.economics.fields import NAMES, Fields
+from kvarray.economics.fields import NAMES, Fields, shown
 from kvarray.economics.layers import FixedState, KVStream, merge_alike
-from kvarray.economics.layouts import layer_kinds
+from kvarray.economics.layouts import draft_layers, layer_kinds
 from kvarray.economics.model import ModelSpec
 from kvarray.economics.states import conv_states, linear_states
 
@@ -28,7 +28,7 @@ _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 _SUPPORTED_NOT = ("rwkv", "rwkv5", "rwkv6", "rwkv7", "xlstm", "reformer", "zamba", "retnet", "mllama", "qwen4_exp")
 
 
-def read_config(config: Mapping[str, Any], *, name: str) -> ModelSpec:
+def read_config(config: Mapping[str, Any], *, name: str, where: str) -> ModelSpec:
     """Return the `ModelSpec` of a config.
 
     Parameters
@@ -36,7 +36,9 @@ def read_config(config: Mapping[str, Any], *, name: str) -> ModelSpec:
     config : mapping
         The content of a `config.json`.
     name : str
-        What to call the model, in messages too.
+        What to call the model.
+    where : str
+        What to call the config in messages.
 
     Raises
     ------
@@ -44,12 +46,14 @@ def read_config(config: Mapping[str, Any], *, name: str) -> ModelSpec:
         If a field is missing, contradictory or not understood.
     """
     if not isinstance(config, Mapping):
-        raise ValueError(f"{name}: a config must be a mapping of fields: got {type(config).__name__}")
-    text = _text_part(config)
+        raise ValueError(f"{where}: a config must be a mapping of fields: got {type(config).__name__}")
+    text = _text_part(config, where=where)
     model_type = text.get("model_type") or config.get("model_type")
+    if model_type is not None and not isinstance(model_type, str):
+        raise ValueError(f"{where}: model_type must be a string: got {shown(model_type)}")
     family, row = family_of(str(model_type))
     defaults = {**row.defaults, "family": family}
-    fields = Fields({**_shared(config), **_lifted(text)}, where=name, defaults=defaults)
+    fields = Fields({**_shared(config), **_lifted(text, where=where)}, where=where, defaults=defaults)
     if fields.has("attention_sink_size"):
         fields.assume("attention_sink_size is a setting of an engine, not of the model: sinks are not counted")
     if model_type is None:
@@ -62,6 +66,8 @@ def read_config(config: Mapping[str, Any], *, name: str) -> ModelSpec:
         compressed_layers(fields) if is_compressed(fields, family) else _layered(fields, family, row)
     )
     _refuse_leftovers(fields, family)
+    if not streams and not states:
+        raise fields.fail("a model must keep something: none of the layers does")
     return ModelSpec(
         name=name,
         streams=merge_alike(streams),
@@ -73,12 +79,18 @@ def read_config(config: Mapping[str, Any], *, name: str) -> ModelSpec:
     )
 
 
-def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _text_part(config: Mapping[str, Any], *, where: str) -> Mapping[str, Any]:
     """Return the part that describes the text model, however deep it is."""
-    for field in _NESTED:
-        inner = config.get(field)
-        if isinstance(inner, Mapping) and inner:
-            return _text_part(inner)
+    outer = None
+    while outer is not config:
+        outer = config
+        for field in _NESTED:
+            inner = outer.get(field)
+            if inner and not isinstance(inner, Mapping):
+                raise ValueError(f"{where}: {field} must be a mapping: got {shown(inner)}")
+            if inner:
+                config = inner
+                break
     return config
 
 
@@ -87,11 +99,13 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
     return {field: config[field] for field in ("dtype", "torch_dtype") if config.get(field) is not None}
 
 
-def _lifted(text: Mapping[str, Any]) -> dict[str, Any]:
+def _lifted(text: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """Return the text part with the head count inside MPT's and DBRX's ``attn_config`` lifted to the top."""
     inner = text.get("attn_config")
     heads = None
-    if isinstance(inner, Mapping):
+    if inner is not None and not isinstance(inner, Mapping):
+        raise ValueError(f"{where}: attn_config must be a mapping: got {shown(inner)}")
+    if inner is not None:
         heads = 1 if inner.get("attn_type") == "multiquery_attention" else inner.get("kv_n_heads")
     return dict(text) if heads is None else {"num_kv_heads": heads, **text}
 
@@ -108,7 +122,7 @@ def _longest(fields: Fields) -> int | None:
 def _refuse_leftovers(fields: Fields, family: str) -> None:
     left = fields.not_understood()
     if left:
-        listed = ", ".join(f"{field} = {str(fields.config[field])[:60]}" for field in left[:5])
+        listed = ", ".join(f"{field} = {shown(fields.config[field])}" for field in left[:5])
         raise fields.fail(
             f"fields that may shape the cache are not understood for {family}: {listed}; leave them out if they do"
             " not, or give the layers with ModelSpec.from_fields"
@@ -160,10 +174,10 @@ def _index_layers(fields: Fields, kinds: list[str]) -> list[bool]:
     if sparse is not None:
         if sparse.has("use_sparse_attention") and not sparse.flag("use_sparse_attention"):
             return [False] * layers
-        which = sparse.items("sparse_attention_freq")
+        which = sparse.bits("sparse_attention_freq")
         if which is None or len(which) != layers:
             raise sparse.fail(f"sparse_attention_freq must say for each of the {layers} layers whether it is sparse")
-        return [bool(bit) for bit in which]
+        return which
     if fields.count("index_head_dim") is None:
         if "indexed" in kinds:
             raise fields.fail("index_head_dim is missing, which the sparse-attention layers need")
@@ -175,17 +189,30 @@ def _index_layers(fields: Fields, kinds: list[str]) -> list[bool]:
 
 def _own_indexers(fields: Fields, layers: int) -> list[bool]:
     """Return which layers have an indexer of their own; the others take the choice of an earlier one (GLM 5.2)."""
-    types = fields.names("indexer_types")
-    pattern = fields.raw("index_topk_pattern")
-    if types is None and isinstance(pattern, str):
-        types = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
-    if types is None:
-        every, offset = fields.count("index_topk_freq") or 1, fields.count("index_skip_topk_offset", low=0)
-        skip = 2 if offset is None else offset
-        return [max(i - skip + 1, 0) % every == 0 for i in range(layers)]
-    if len(types) != layers or set(types) - {"full", "shared"}:
-        raise fields.fail(f"indexer_types must be full or shared for each of the {layers} layers: got {types[:4]}...")
-    return [kind == "full" for kind in types]
+    stated = {
+        "indexer_types": (fields.names("indexer_types"), "full", "shared"),
+        "index_topk_pattern": (_letters_or_names(fields, "index_topk_pattern"), "F", "S"),
+    }
+    own: list[bool] | None = None
+    for field, (words, full, shared) in stated.items():
+        if words is None:
+            continue
+        if len(words) != layers or set(words) - {full, shared}:
+            raise fields.fail(f"{field} must be {full} or {shared} for each of the {layers} layers: got {shown(words)}")
+        if own not in (None, [word == full for word in words]):
+            raise fields.fail("indexer_types and index_topk_pattern must agree")
+        own = [word == full for word in words]
+    if own is not None:
+        return own
+    every, offset = fields.count("index_topk_freq") or 1, fields.count("index_skip_topk_offset", low=0)
+    skip = 2 if offset is None else offset
+    return [max(i - skip + 1, 0) % every == 0 for i in range(layers)]
+
+
+def _letters_or_names(fields: Fields, field: str) -> list[str] | None:
+    """Return a field that is a string of letters or a list of them; absent, null or empty is None."""
+    value = fields.raw(field)
+    return (list(value) or None) if isinstance(value, str) else fields.names(field)
 
 
 # Draft layers (multi-token prediction).
@@ -193,17 +220,14 @@ def _own_indexers(fields: Fields, layers: int) -> list[bool]:
 
 def _draft_streams(fields: Fields, family: str, kinds: list[str], index_layers: list[bool]) -> list[KVStream]:
     """Return the streams of the draft layers, each a layer of the kind that keeps the most."""
-    drafts = fields.count("draft_layers", low=0) or 0
-    if fields.has("num_mtp_modules"):
-        modules = fields.count("num_mtp_modules", low=0) or 0
-        depth = fields.count("mtp_transformer_layers", low=0) if fields.has("mtp_transformer_layers") else 1
-        used = fields.flag("use_mtp") if fields.has("use_mtp") else True
-        drafts = max(drafts, modules * (depth or 0)) if used else drafts
+    drafts = draft_layers(fields)
     named, letters = fields.names("mtp_layers_block_type"), fields.raw("mtp_hybrid_override_pattern")
     if named is not None:
         drafts *= sum(name in ("attention", "full_attention") for name in named)
+    elif isinstance(letters, str):
+        drafts *= letters.count("*")
     elif letters is not None:
-        drafts *= str(letters).count("*")
+        raise fields.fail(f"mtp_hybrid_override_pattern must be letters: got {shown(letters)}")
     growing = [layer for layer, kind in enumerate(kinds) if kind in ("full", "indexed")]
     if not drafts or not growing:
         return []

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Seconds, as_ints, as_real
+from kvarray.arrays import Seconds, as_amount, as_ints, check_type
 from kvarray.economics.memory import Footprint
 
 __all__ = ["MemoryPrice", "cost_per_million_tokens"]
@@ -22,14 +23,16 @@ class MemoryPrice:
     Attributes
     ----------
     amount : float
-        Price of one unit, 0 or more.
+        Price of one unit, from 0 to 1e60.
     unit : str
         Size and time: ``GiB-month``, ``GB-hour``, ``TB-day`` ... A month is 730 hours.
 
     Raises
     ------
+    TypeError
+        If the amount is no number, or the unit no text.
     ValueError
-        If the amount is negative, or the unit is none of these.
+        If the amount is negative or too large, or the unit is none of these.
 
     Examples
     --------
@@ -42,8 +45,8 @@ class MemoryPrice:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        as_real("price", self.amount, low=0.0)
-        size, _, time = self.unit.partition("-")
+        as_amount("price", self.amount, low=0.0)
+        size, _, time = check_type("the unit of a price", self.unit, str).partition("-")
         if size not in _SIZES or time not in _TIMES:
             raise ValueError(
                 f"the unit of a price must be one of {', '.join(_SIZES)} by one of {', '.join(_TIMES)},"
@@ -59,7 +62,7 @@ class MemoryPrice:
         >>> MemoryPrice.parse("2.5/GiB-month")
         MemoryPrice(amount=2.5, unit='GiB-month')
         """
-        amount, slash, unit = text.partition("/")
+        amount, slash, unit = check_type("a price", text, str).partition("/")
         try:
             value = float(amount)
         except ValueError:
@@ -103,6 +106,10 @@ def cost_per_million_tokens(
     >>> cost_per_million_tokens(llama, [8192], price=MemoryPrice(7.3, "GB-month")).round(4)
     array([[3.2768]])
     """
+    table, per_byte_hour = (
+        check_type("footprint", footprint, Footprint),
+        check_type("price", price, MemoryPrice).per_byte_hour,
+    )
     lengths = as_ints("tokens", tokens, low=1)
-    group_bytes = footprint.bytes_per_sequence(lengths, block_size=block_size) * footprint.tp[:, None]
-    return group_bytes * (1e6 * price.per_byte_hour) / lengths
+    rank_bytes = table.bytes_per_sequence(lengths, block_size=block_size).astype(np.float64)
+    return rank_bytes * table.tp[:, None] * (1e6 * per_byte_hour) / lengths  # of all ranks, which might not fit 64 bits

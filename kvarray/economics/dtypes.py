@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kvarray.arrays import as_positive_int
 
-__all__ = ["KVDtype", "kv_dtype"]
+__all__ = ["KVDtype", "kv_dtype", "takes_groups"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,17 @@ _GROUPED: Mapping[str, KVDtype] = {
     "mxfp4": KVDtype("mxfp4", 4, 32, 8),
     "nvfp4": KVDtype("nvfp4", 4, 16, 8),
 }
+
+
+def takes_groups(number_format: KVDtype) -> bool:
+    """Return whether a plain format may be grouped: one of 8 bits or fewer without groups of its own.
+
+    Examples
+    --------
+    >>> takes_groups(kv_dtype("int4")), takes_groups(kv_dtype("bf16")), takes_groups(kv_dtype("mxfp4"))
+    (True, False, False)
+    """
+    return number_format.bits <= 8 and number_format.group_size is None
 
 
 def kv_dtype(name: str, *, group_size: int | None = None, scale_dtype: str = "fp16") -> KVDtype:

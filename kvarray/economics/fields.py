@@ -7,9 +7,10 @@ what was not in the config and had to be taken from elsewhere.
 
 import re
 from collections.abc import Mapping, Sequence
+from reprlib import repr as shown  # a value in a message, which may be a whole config
 from typing import Any
 
-__all__ = ["NAMES", "Fields"]
+__all__ = ["NAMES", "Fields", "shown"]
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -63,6 +64,9 @@ class Fields:
     """
 
     def __init__(self, config: Mapping[str, Any], *, where: str, defaults: Mapping[str, Any] | None = None) -> None:
+        unnamed = [field for field in config if not isinstance(field, str)]
+        if unnamed:
+            raise ValueError(f"{where}: the names of fields must be strings: got {shown(unnamed[0])}")
         self.config = config
         self.where = where
         self.defaults = defaults or {}
@@ -92,7 +96,7 @@ class Fields:
         value = self.raw(field)
         if value is None or isinstance(value, bool):
             return bool(value)
-        raise self.fail(f"{field} must be true or false: got {value!r}")
+        raise self.fail(f"{field} must be true or false: got {shown(value)}")
 
     def count(self, meaning: str, *, low: int = 1) -> int | None:
         """Return a whole number under any of its names, or the family's default, or None.
@@ -131,7 +135,7 @@ class Fields:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise self.fail(f"{field} must be a whole number of {low} or more: got {value!r}")
+            raise self.fail(f"{field} must be a whole number of {low} or more: got {shown(value)}")
         if value >= 2**31:
             raise self.fail(f"{field} must be less than 2^31: got {value}")
         return int(value)
@@ -142,14 +146,21 @@ class Fields:
         if value is None or value == []:
             return None
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise self.fail(f"{field} must be a list: got {value!r}")
+            raise self.fail(f"{field} must be a list: got {shown(value)}")
         return list(value)
+
+    def bits(self, field: str) -> list[bool] | None:
+        """Return a field that is a list of zeros and ones; absent, null or empty is None."""
+        bits = self.items(field)
+        if bits is not None and any(bit not in (0, 1) for bit in bits):
+            raise self.fail(f"{field} must be of zeros and ones: got {shown(bits)}")
+        return None if bits is None else [bool(bit) for bit in bits]
 
     def names(self, field: str) -> list[str] | None:
         """Return a field that is a list of names; absent, null or empty is None."""
         names = self.items(field)
         if names is not None and not all(isinstance(name, str) for name in names):
-            raise self.fail(f"{field} must be a list of names: got {names!r}")
+            raise self.fail(f"{field} must be a list of names: got {shown(names)}")
         return names
 
     def part(self, field: str) -> "Fields | None":
@@ -158,7 +169,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise self.fail(f"{field} must be a mapping: got {value!r}")
+            raise self.fail(f"{field} must be a mapping: got {shown(value)}")
         inner = Fields(value, where=f"{self.where}: {field}")
         inner.assumptions = self.assumptions
         return inner

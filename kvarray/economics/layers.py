@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from kvarray.arrays import as_positive_int
+from kvarray.arrays import as_positive_int, check_type
 from kvarray.economics.dtypes import KVDtype, kv_dtype
 
 __all__ = ["FixedState", "KVStream", "entry_bytes", "heads_per_rank", "merge_alike", "state_bytes"]
@@ -55,9 +55,10 @@ class KVStream:
 
     def __post_init__(self) -> None:
         """Check the values."""
+        check_type("kind of a stream", self.kind, str)
         for name in ("heads", "ratio", "layers"):
             as_positive_int(f"{name} of the {self.kind} stream", getattr(self, name))
-        if not self.widths:
+        if not check_type(f"widths of the {self.kind} stream", self.widths, tuple):
             raise ValueError(f"widths of the {self.kind} stream must name at least one vector: got none")
         for width in self.widths:
             as_positive_int(f"widths of the {self.kind} stream", width)
@@ -91,6 +92,7 @@ class FixedState:
 
     def __post_init__(self) -> None:
         """Check the values."""
+        check_type("kind of a state", self.kind, str)
         for name in ("heads", "width", "layers"):
             as_positive_int(f"{name} of the {self.kind} state", getattr(self, name))
         kv_dtype(self.dtype)

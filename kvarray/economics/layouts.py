@@ -7,12 +7,11 @@ use it. Ways that are given together must agree.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from kvarray.economics.families import Family
-from kvarray.economics.fields import Fields
+from kvarray.economics.fields import Fields, shown
 
-__all__ = ["KINDS", "layer_kinds"]
+__all__ = ["KINDS", "draft_layers", "layer_kinds"]
 
 KINDS = {
     "full_attention": "full", "attention": "full", "global": "full", "full": "full", "global_attention": "full",
@@ -26,7 +25,8 @@ KINDS = {
     "mlp": "none", "moe": "none", "dense": "none", "sparse": "none",
 }  # fmt: skip
 """Names that configs give their layers, and the kinds they stand for; ``none`` keeps nothing."""
-_MOST_LAYERS = 10_000  # a slip of the pen, not a model
+_MOST_LAYERS = 10_000
+"""More layers, or draft layers, are a slip of the pen, not a model."""
 _LETTERS = {"*": "full", "M": "linear", "-": "none", "E": "none"}
 
 
@@ -67,6 +67,19 @@ def layer_kinds(fields: Fields, family: str, row: Family) -> list[str]:
     return kinds
 
 
+def draft_layers(fields: Fields) -> int:
+    """Return the draft (multi-token prediction) layers that a config counts."""
+    drafts = fields.count("draft_layers", low=0) or 0
+    if fields.has("num_mtp_modules"):
+        modules = fields.count("num_mtp_modules", low=0) or 0
+        depth = fields.count("mtp_transformer_layers", low=0) if fields.has("mtp_transformer_layers") else 1
+        used = fields.flag("use_mtp") if fields.has("use_mtp") else True
+        drafts = max(drafts, modules * (depth or 0)) if used else drafts
+    if drafts > _MOST_LAYERS:
+        raise fields.fail(f"the draft layers must be {_MOST_LAYERS} at most: got {drafts}")
+    return drafts
+
+
 def _agreed(fields: Fields, stated: dict[str, list[str]]) -> list[str]:
     """Return the kinds that all fields state; an error where two differ."""
     first, *others = stated
@@ -86,7 +99,7 @@ def _named(fields: Fields, field: str) -> list[str] | None:
         return None
     for at, name in enumerate(names):
         if name not in KINDS:
-            raise fields.fail(f"{field}[{at}] must be one of {', '.join(KINDS)}: got {name!r}")
+            raise fields.fail(f"{field}[{at}] must be one of {', '.join(KINDS)}: got {shown(name)}")
     return [KINDS[name] for name in names]
 
 
@@ -95,18 +108,14 @@ def _letters(fields: Fields) -> list[str] | None:
     if pattern is None:
         return None
     if not isinstance(pattern, str) or not pattern or set(pattern) - set(_LETTERS):
-        raise fields.fail(f"hybrid_override_pattern must be of the letters {' '.join(_LETTERS)}: got {pattern!r}")
+        raise fields.fail(f"hybrid_override_pattern must be of the letters {' '.join(_LETTERS)}: got {shown(pattern)}")
     return [_LETTERS[letter] for letter in pattern]
 
 
 def _zeros_and_ones(field: str, zero: str, one: str) -> Callable[[Fields], list[str] | None]:
     def read(fields: Fields) -> list[str] | None:
-        bits = fields.items(field)
-        if bits is None:
-            return None
-        if any(bit not in (0, 1) for bit in bits):
-            raise fields.fail(f"{field} must be of zeros and ones: got {bits[:8]!r}")
-        return [one if bit else zero for bit in bits]
+        bits = fields.bits(field)
+        return None if bits is None else [one if bit else zero for bit in bits]
 
     return read
 
@@ -129,11 +138,17 @@ def _attention_types(fields: Fields) -> list[str] | None:
     groups = fields.items("attention_types")
     if groups is None:
         return None
-    try:
-        names = [name for pattern, times in groups for name in list(pattern) * times]
-        return [KINDS[name] for name in names]
-    except (TypeError, ValueError, KeyError):
-        raise fields.fail(f'attention_types must be like [[["global", "local"], 12]]: got {groups!r}') from None
+    kinds: list[str] = []
+    for group in groups:
+        match group:
+            case [[*names], times] if all(isinstance(name, str) and name in KINDS for name in names):
+                times = fields.whole("attention_types", times)
+                if len(names) * times > _MOST_LAYERS:
+                    raise fields.fail(f"attention_types must name {_MOST_LAYERS} layers at most: got {shown(groups)}")
+                kinds += [KINDS[name] for name in names] * times
+            case _:
+                raise fields.fail(f'attention_types must be like [[["global", "local"], 12]]: got {shown(groups)}')
+    return kinds
 
 
 def _block_configs(fields: Fields) -> list[str] | None:
@@ -145,11 +160,12 @@ def _block_configs(fields: Fields) -> list[str] | None:
     for at, block in enumerate(blocks):
         attention = block.get("attention") if isinstance(block, dict) else None
         if not isinstance(attention, dict):
-            raise fields.fail(f"block_configs[{at}] must have an attention part: got {block!r}")
-        if attention.get("no_op") or attention.get("replace_with_linear"):
+            raise fields.fail(f"block_configs[{at}] must have an attention part: got {shown(block)}")
+        inner = Fields(attention, where=f"{fields.where}: block_configs[{at}]")
+        if inner.flag("no_op") or inner.flag("replace_with_linear"):
             kinds.append("none")
         else:
-            kinds.append("sliding" if attention.get("window_length") else "full")
+            kinds.append("sliding" if inner.count("window_length", low=0) else "full")
     return kinds
 
 
@@ -196,7 +212,7 @@ def _implied(fields: Fields, layers: int) -> tuple[str, list[str]] | None:
         if indices is not None:
             outside = [index for index in indices if index not in range(layers)]
             if outside:
-                raise fields.fail(f"{field} must be indices of the {layers} layers: got {outside[0]!r}")
+                raise fields.fail(f"{field} must be indices of the {layers} layers: got {shown(outside[0])}")
             return field, ["full" if i in indices else other for i in range(layers)]
     every = number("global_attn_every_n_layers")
     if every:
@@ -218,7 +234,7 @@ def _windows_in_a_pattern(fields: Fields, layers: int) -> tuple[str, list[str]] 
         return None
     if isinstance(pattern, str):
         if not pattern or set(pattern) - set("LG"):
-            raise fields.fail(f"{field} must be a number or of the letters L and G: got {pattern!r}")
+            raise fields.fail(f"{field} must be a number or of the letters L and G: got {shown(pattern)}")
         kinds = ["sliding" if pattern[i % len(pattern)] == "L" else "full" for i in range(layers)]
         fields.assume("the last layer is full attention, whatever the letters say")
         return field, [*kinds[:-1], "full"]
@@ -244,11 +260,11 @@ def _by_family(fields: Fields, layers: int, row: Family, family: str) -> list[st
 
 def _by_rotary_layers(fields: Fields, layers: int, family: str) -> list[str]:
     """Return chunks where Llama 4 has rotary positions, windows where SmolLM3 has none."""
-    rotary: list[Any] | None = fields.items("no_rope_layers")  # despite its name, 1 where there are rotary positions
+    rotary = fields.bits("no_rope_layers")  # despite its name, 1 where there are rotary positions
     if rotary is None:
         interval = fields.count("no_rope_layer_interval") or 4
         fields.assume(f"no_rope_layers is absent: every {interval}th layer is without rotary positions")
-        rotary = [int((i + 1) % interval != 0) for i in range(layers)]
+        rotary = [(i + 1) % interval != 0 for i in range(layers)]
     if len(rotary) < layers:
         raise fields.fail(f"no_rope_layers must name each of the {layers} layers: got {len(rotary)}")
     if family == "llama4":
@@ -261,7 +277,7 @@ def _by_rotary_layers(fields: Fields, layers: int, family: str) -> list[str]:
 def _by_windows(fields: Fields, layers: int, row: Family, family: str) -> list[str]:
     window = fields.count("window")
     upper = fields.raw("max_window_layers")
-    used = fields.raw("use_sliding_window")
+    used = fields.flag("use_sliding_window") if fields.has("use_sliding_window") else None
     if window is None or used is False:
         return ["full"] * layers
     if row.windows == "no":

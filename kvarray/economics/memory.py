@@ -12,14 +12,14 @@ engines that pad states and pages to one size, or keep states at block boundarie
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Flags, Ids, as_ints, as_positive_int
+from kvarray.arrays import Flags, Ids, as_ints, as_positive_int, check_type
 from kvarray.economics.dtypes import KVDtype, kv_dtype
 from kvarray.economics.layers import entry_bytes, state_bytes
 from kvarray.economics.model import ModelSpec
@@ -28,6 +28,7 @@ from kvarray.ragged import lengths_to_offsets, row_ids
 __all__ = ["Footprint"]
 
 _NO_WINDOW = 2**62
+_LONGEST = 2**60  # tokens of a sequence or block: rounded up to blocks, they and the windows stay within 64 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,8 @@ class Footprint:
         Raises
         ------
         ValueError
-            If a format is unknown, lengths differ, or `tp` neither divides nor is a multiple of some heads.
+            If a format is unknown, lengths differ, `tp` neither divides nor is a multiple of some heads, or a token
+            and the state of a model do not fit 62 bits.
 
         Notes
         -----
@@ -108,15 +110,16 @@ class Footprint:
         >>> Footprint.of([llama], tp=8).tokens_that_fit(80 * 2**30)
         array([2097152])
         """
+        if not isinstance(models, Iterable):
+            raise TypeError(f"models must be a sequence of ModelSpec: got {models!r}")
         models = tuple(models)
         if not models:
             raise ValueError("models must name at least one model: got none")
+        for at, model in enumerate(models):
+            check_type(f"models[{at}]", model, ModelSpec)
         formats = _formats("dtype", dtype, len(models))
         index_formats = formats if index_dtype is None else _formats("index_dtype", index_dtype, len(models))
-        ranks = np.asarray(tp)
-        ranks = as_ints("tp", np.full(len(models), ranks) if ranks.ndim == 0 else ranks, low=1)
-        if len(ranks) != len(models):
-            raise ValueError(f"tp must be one number or one per model: got {len(ranks)} for {len(models)} models")
+        ranks = _one_per_row("tp", tp, len(models), of="model", low=1)
         rows = [model.streams + (model.draft_streams if with_drafts else ()) for model in models]
         entry = [
             entry_bytes(stream, of_index if stream.kind == "index" else of_cache, int(degree))
@@ -125,16 +128,19 @@ class Footprint:
         ]
         state = [_state_bytes(model, int(degree)) for model, degree in zip(models, ranks, strict=True)]
         flat = [stream for row in rows for stream in row]
-        if max([*entry, *state], default=0) >= 2**62:
-            raise ValueError("models must be small enough for the bytes of a token and a state to fit 62 bits")
+        offsets = lengths_to_offsets(np.array([len(row) for row in rows]))
+        for at, (model, start, stop) in enumerate(zip(models, offsets[:-1], offsets[1:], strict=True)):
+            least = sum(entry[start:stop]) + state[at]
+            if least >= 2**62:
+                raise ValueError(f"models[{at}] must keep less than 2^62 bytes for a token: {model.name} keeps {least}")
         return cls(
             models=models,
             dtypes=formats,
             tp=ranks,
-            stream_offsets=lengths_to_offsets(np.array([len(row) for row in rows])),
+            stream_offsets=offsets,
             stream_kinds=tuple(stream.kind for stream in flat),
             entry_bytes=np.array(entry, dtype=np.int64),
-            window=np.array([stream.window or _NO_WINDOW for stream in flat], dtype=np.int64),
+            window=np.array([min(stream.window or _NO_WINDOW, _NO_WINDOW) for stream in flat], dtype=np.int64),
             ratio=np.array([stream.ratio for stream in flat], dtype=np.int64),
             is_aligned=np.array([stream.aligned for stream in flat], dtype=np.bool_),
             state_bytes=np.array(state, dtype=np.int64),
@@ -151,7 +157,7 @@ class Footprint:
             add nothing.
         """
         common = math.lcm(*self.ratio.tolist())
-        self._check_products(common)
+        self._check_fits(ratios=common)
         return -(-self._row_sums(self.entry_bytes * (common // self.ratio)) // common)
 
     def marginal_bytes(self, tokens: ArrayLike) -> Ids:
@@ -168,7 +174,7 @@ class Footprint:
             ``bytes_per_sequence(tokens + 1) - bytes_per_sequence(tokens)``.
         """
         lengths = as_ints("tokens", tokens, low=0)
-        self._check_products(lengths.max(initial=0) + 1)
+        self._check_fits(tokens=1 + int(lengths.max(initial=0)))
         return self._bytes(lengths + 1, 1) - self._bytes(lengths, 1)
 
     def bytes_per_block(self, block_size: int) -> Ids:
@@ -184,7 +190,7 @@ class Footprint:
         ndarray of int64, shape (B,)
         """
         size = self._block_size(block_size)
-        self._check_products(size)
+        self._check_fits(block_size=size)
         return self._row_sums(self.entry_bytes * (size // self.ratio))
 
     def bytes_per_sequence(self, tokens: ArrayLike, *, block_size: int = 1) -> Ids:
@@ -205,14 +211,14 @@ class Footprint:
         Raises
         ------
         ValueError
-            If a length is below 1, the block size is not a multiple of a ratio, or the bytes do not fit 64 bits.
+            If a length is below 1, the block size is not a multiple of a ratio, or the bytes might not fit 64 bits.
 
         Notes
         -----
         O(B K), and O(K) for each stream with a window or a ratio. Never falls as tokens grow.
         """
         lengths, size = self._lengths(tokens), self._block_size(block_size)
-        self._check_products(lengths.max(initial=0) + size)
+        self._check_fits(tokens=int(lengths.max(initial=0)), block_size=size)
         return self._bytes(lengths, size)
 
     def split_by_kind(self, tokens: ArrayLike, *, block_size: int = 1) -> dict[str, Ids]:
@@ -237,7 +243,7 @@ class Footprint:
         {'sliding': 3145728, 'full': 201326592, 'state': 0}
         """
         lengths, size = self._lengths(tokens), self._block_size(block_size)
-        self._check_products(lengths.max(initial=0) + size)
+        self._check_fits(tokens=int(lengths.max(initial=0)), block_size=size)
         parts = self._stream_bytes(lengths, size)  # [S, K]
         kinds = np.array(self.stream_kinds)
         split = {
@@ -316,7 +322,7 @@ class Footprint:
         """
         sequences = as_positive_int("num_sequences", num_sequences)
         size, high = self._block_size(block_size), as_positive_int("max_tokens", max_tokens)
-        self._check_products(high + size)
+        self._check_fits(max_tokens=high, block_size=size)
         room = self._memory(memory) // sequences
         room -= self.state_bytes
         rows = row_ids(self.stream_offsets)
@@ -369,11 +375,7 @@ class Footprint:
         return as_ints("tokens", tokens, low=1)
 
     def _memory(self, memory: ArrayLike) -> Ids:
-        sizes = np.asarray(memory)
-        sizes = as_ints("memory", np.full(len(self.models), sizes) if sizes.ndim == 0 else sizes, low=0)
-        if len(sizes) != len(self.models):
-            raise ValueError(f"memory must be one number or one per row: got {len(sizes)} for {len(self.models)} rows")
-        return sizes
+        return _one_per_row("memory", memory, len(self.models), of="row", low=0)
 
     def _block_size(self, block_size: int) -> int:
         size = as_positive_int("block_size", block_size)
@@ -387,11 +389,24 @@ class Footprint:
             )
         return size
 
-    def _check_products(self, tokens: Any) -> None:
-        """Raise where the bytes of a sequence of so many tokens might not fit 64 bits."""
-        most = max((int(total) for total in self._row_sums(self.entry_bytes)), default=0)
-        if most * int(tokens) + int(self.state_bytes.max()) >= 2**63:
-            raise ValueError(f"tokens must be few enough for their bytes to fit 64 bits: got {int(tokens)}")
+    def _check_fits(self, **tokens: int) -> None:
+        """Raise where the bytes of a sequence of so many tokens, all in all, might not fit 64 bits."""
+        most, longest = int(self._row_sums(self.entry_bytes).max()), sum(tokens.values())
+        if longest >= _LONGEST or most * longest + int(self.state_bytes.max()) >= 2**63:
+            raise ValueError(
+                f"{' and '.join(tokens)} must be small enough for their bytes to fit 64 bits:"
+                f" got {' and '.join(map(str, tokens.values()))}"
+            )
+
+
+def _one_per_row(name: str, values: ArrayLike, rows: int, *, of: str, low: int) -> Ids:
+    """Return a number for each row: those given, or the one given for all."""
+    is_one = np.isscalar(values) or (isinstance(values, np.ndarray) and values.ndim == 0)
+    given: Any = [values] * rows if is_one else values
+    numbers = as_ints(name, given, low=low)
+    if len(numbers) != rows:
+        raise ValueError(f"{name} must be one number or one per {of}: got {len(numbers)} for {rows} {of}s")
+    return numbers
 
 
 def _formats(name: str, dtype: str | KVDtype | Sequence[str | KVDtype], rows: int) -> tuple[KVDtype, ...]:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvarray.arrays import as_int, as_positive_int
-from kvarray.economics.layers import FixedState, KVStream, merge_alike
+from kvarray.arrays import as_int, as_positive_int, check_type
+from kvarray.economics.fields import shown
+from kvarray.economics.layers import FixedState, KVStream
 
 __all__ = ["ModelSpec"]
 
@@ -33,6 +34,8 @@ class ModelSpec:
 
     Raises
     ------
+    TypeError
+        If a part is not of its kind.
     ValueError
         If there is nothing to keep.
 
@@ -55,6 +58,10 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         """Check the values."""
+        check_type("name", self.name, str)
+        for field, kind in (("streams", KVStream), ("states", FixedState), ("draft_streams", KVStream)):
+            for at, part in enumerate(check_type(f"{field} of {self.name}", getattr(self, field), tuple)):
+                check_type(f"{field}[{at}] of {self.name}", part, kind)
         if not self.streams and not self.states:
             raise ValueError(f"{self.name}: a model must keep something: got no streams and no states")
 
@@ -110,9 +117,15 @@ class ModelSpec:
         if sliding > layers:
             raise ValueError(f"num_window_layers must be {layers} at most, the layers there are: got {sliding}")
         window = as_positive_int("window", window)
-        streams = [KVStream("full", heads, widths)] * (layers - sliding)
-        streams += [KVStream("sliding", heads, widths, window=window)] * sliding
-        return cls(name, merge_alike(streams))
+        kept = {"full": (None, layers - sliding), "sliding": (window, sliding)}
+        return cls(
+            name,
+            tuple(
+                KVStream(kind, heads, widths, window=most, layers=count)
+                for kind, (most, count) in kept.items()
+                if count
+            ),
+        )
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], *, name: str = "config") -> "ModelSpec":
@@ -140,7 +153,7 @@ class ModelSpec:
         """
         from kvarray.economics.config import read_config  # which builds this class
 
-        return read_config(config, name=name)
+        return read_config(config, name=name, where=name)
 
     @classmethod
     def from_file(cls, path: str) -> "ModelSpec":
@@ -151,23 +164,28 @@ class ModelSpec:
         OSError
             If it cannot be read.
         ValueError
-            If it is not JSON, or not a config that is understood.
+            If it is not JSON, states a field twice with different values, or is not a config that is understood; the
+            message names the path.
         """
         import json
         import os
 
-        path = os.fspath(path)
+        from kvarray.economics.config import read_config  # which builds this class
+
+        path = os.fsdecode(path)
         if os.path.isdir(path):
             path = os.path.join(path, "config.json")
         with open(path, encoding="utf-8") as file:
             try:
-                config = json.load(file)
+                config = json.load(file, object_pairs_hook=_without_contradictions)
+            except RecursionError:
+                raise ValueError(f"{path}: a config must be JSON of a few levels: it is nested too deeply") from None
             except ValueError as error:  # JSON that is none, or bytes that are no text
                 raise ValueError(f"{path}: a config must be JSON: {error}") from None
         name = os.path.basename(path).removesuffix(".json").replace("--", "/")
         if name == "config":
             name = os.path.basename(os.path.dirname(os.path.abspath(path)))
-        return cls.from_dict(config, name=name)
+        return read_config(config, name=name, where=path)
 
     @classmethod
     def from_name(cls, name: str) -> "ModelSpec":
@@ -191,7 +209,7 @@ class ModelSpec:
         """
         from kvarray.economics.catalogue import catalogue_config
 
-        found, config = catalogue_config(name)
+        found, config = catalogue_config(check_type("name", name, str))
         return cls.from_dict(config, name=found)
 
     def bytes_per_token(self, *, dtype: str = "bf16", tp: int = 1) -> int:
@@ -216,3 +234,12 @@ class ModelSpec:
         from kvarray.economics.memory import Footprint  # whose columns are made of this class
 
         return Footprint.of([self], dtype=dtype, tp=tp)
+
+
+def _without_contradictions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dict, or raise where it states a field twice with different values."""
+    fields = dict(pairs)
+    for field, value in pairs if len(fields) < len(pairs) else ():
+        if (type(value), value) != (type(fields[field]), fields[field]):
+            raise ValueError(f"{field} is stated twice, as {shown(value)} and {shown(fields[field])}")
+    return fields

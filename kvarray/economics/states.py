@@ -6,7 +6,7 @@ what the reference code holds in fp32 whatever the model's format is fp32 here.
 """
 
 from kvarray.economics.dtypes import kv_dtype
-from kvarray.economics.fields import Fields
+from kvarray.economics.fields import Fields, shown
 from kvarray.economics.layers import FixedState
 
 __all__ = ["compressor_states", "conv_states", "linear_states"]
@@ -68,7 +68,7 @@ def _stated_dtype(fields: Fields, *names: str) -> str | None:
         try:
             kv_dtype(name)
         except ValueError:
-            raise fields.fail(f"{field} must be a number format that is known: got {value!r}") from None
+            raise fields.fail(f"{field} must be a number format that is known: got {shown(value)}") from None
         return name
     return None
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_ints, as_positive_int, as_real, refuse
+from kvarray.arrays import Ids, Seconds, as_amount, as_ints, as_positive_int, refuse
 from kvarray.link import Link
 from kvarray.ragged import lengths_to_offsets
 from kvarray.reuse.curve import first_counted
@@ -123,6 +123,16 @@ class TierFlows:
         written[..., 1:] += self.down[..., :-1]
         return written
 
+    def written_bytes(self, block_bytes: int) -> Ids:
+        """Return the bytes written to each tier, blocks of `block_bytes` bytes: what wears an SSD.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `block_bytes` is no integer of 1 or more, or the bytes do not fit 64 bits.
+        """
+        return _block_bytes_of(self.written, as_positive_int("block_bytes", block_bytes))
+
     def cumulative(self) -> "TierFlows":
         """Return running totals along the first axis, for flows given step by step."""
         totals = {
@@ -163,7 +173,7 @@ class TierFlows:
         ------
         ValueError
             If the links are not K - 1, a figure is out of range, both or neither of `block_s` and `token_s` are
-            given, or tokens are asked for where there are none.
+            given, tokens are asked for where there are none, or the bytes moved do not fit 64 bits.
 
         Examples
         --------
@@ -182,6 +192,7 @@ class TierFlows:
         saved_s = self._saved(block_s, token_s)
 
         up, down = self.up[..., :links], self.down[..., :links]
+        up_bytes, down_bytes = _block_bytes_of(up, block_bytes), _block_bytes_of(down, block_bytes)
         up_cost = np.array([float(link.seconds(block_bytes)) for link in up_links])
         down_cost = np.array([float(link.seconds(block_bytes)) for link in down_links])
         up_s, down_s = up * up_cost, down * down_cost
@@ -190,18 +201,29 @@ class TierFlows:
                 from_here = up[..., place] - (up[..., place + 1] if place + 1 < links else 0)
                 up_s[..., : place + 1] -= from_here[..., None] * up_cost[: place + 1]
                 up_s[..., place] += from_here * float(direct.seconds(block_bytes))
-        return TierCost(self.hit_rate, saved_s, up_s, down_s, up * block_bytes, down * block_bytes)
+        return TierCost(self.hit_rate, saved_s, up_s, down_s, up_bytes, down_bytes)
 
     def _saved(self, block_s: float | None, token_s: float | None) -> Seconds:
         if (block_s is None) == (token_s is None):
             raise ValueError("one of block_s and token_s must be given")
         if block_s is not None:
-            saved: Seconds = self.hits.sum(axis=-1) * as_real("block_s", block_s, low=0.0)
+            saved: Seconds = self.hits.sum(axis=-1) * as_amount("block_s", block_s, low=0.0)
         elif self.hit_tokens is None:
             raise ValueError("token_s needs tokens: these blocks have none, give block_s")
         else:
-            saved = self.hit_tokens.sum(axis=-1) * as_real("token_s", token_s, low=0.0)
+            saved = self.hit_tokens.sum(axis=-1) * as_amount("token_s", token_s, low=0.0)
         return saved
+
+
+def _block_bytes_of(blocks: Ids, block_bytes: int) -> Ids:
+    """Return the bytes of blocks, of which each is `block_bytes` bytes, or raise where they do not fit 64 bits."""
+    most = int(blocks.max(initial=1))
+    if most * block_bytes >= 2**63:
+        raise ValueError(
+            f"block_bytes must be small enough for the bytes of all blocks moved to fit 64 bits: got {block_bytes}"
+            f" for {most} blocks"
+        )
+    return blocks * block_bytes
 
 
 class TierCurve:

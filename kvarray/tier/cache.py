@@ -169,9 +169,9 @@ class TieredCache:
         Raises
         ------
         ValueError
-            If the cache was made without `block_bytes`.
+            If the cache was made without `block_bytes`, or the bytes do not fit 64 bits.
         """
-        return self.flows.written * self._need_block_bytes()
+        return self.flows.written_bytes(self._need_block_bytes())
 
     def tier_of(self, keys: ArrayLike) -> Ids:
         """Return the uppermost tier that holds each key, the number of tiers where none does; nothing is used.
