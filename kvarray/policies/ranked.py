@@ -1,5 +1,6 @@
 """Orders by rank: how often an entry was used, above the age of the cache, weighed or not."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
@@ -22,8 +23,9 @@ class _Ranked(Order):
         self.ranks: dict[float, RunQueue] = {}
         self.lowest: list[float] = []  # heap of ranks; emptied ones linger
 
+    @abstractmethod
     def rank(self, run: Run) -> float:
-        raise NotImplementedError
+        """Return the rank of a run that was just used."""
 
     def insert(self, run: Run) -> None:
         self.put(run, self._queue(run))
