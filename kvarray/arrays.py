@@ -32,6 +32,7 @@ __all__ = [
     "Seconds",
     "as_amount",
     "as_amounts",
+    "as_array",
     "as_floats",
     "as_hashes",
     "as_ids",
@@ -109,8 +110,16 @@ def refuse(name: str, rule: str, bad: Flags, values: NDArray[Any]) -> None:
     raise ValueError(f"{name} must {rule}: {shown}{more}")
 
 
-def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Return `values` as an array; rows of different lengths are none."""
+def as_array(name: str, values: object) -> NDArray[Any]:
+    """Return `values` as an array of whatever dtype, or raise where its rows have different lengths.
+
+    Examples
+    --------
+    >>> as_array("streams", [[0, 1], [1]])
+    Traceback (most recent call last):
+        ...
+    ValueError: streams must be an array: its rows have different lengths
+    """
     try:
         return np.asarray(values)
     except ValueError:
@@ -145,7 +154,7 @@ def as_ints(name: str, values: ArrayLike, *, low: int | None = None, high: int |
     >>> as_ints("lengths", [3, 0, 2], low=0)
     array([3, 0, 2])
     """
-    array = _as_array(name, values)
+    array = as_array(name, values)
     if array.dtype.kind == "f" and not isinstance(values, np.ndarray):
         array = np.asarray(values, dtype=object)  # beside smaller ones, an integer of 2^63 or more makes floats of all
         if not all(type(item) is int for item in array.flat):
@@ -203,7 +212,7 @@ def as_uint64(name: str, values: ArrayLike) -> Hashes:
     >>> as_uint64("keys", [0, 9])
     array([0, 9], dtype=uint64)
     """
-    array = _as_array(name, values)
+    array = as_array(name, values)
     if array.dtype != np.uint64:
         if isinstance(values, list | tuple) and values and all(type(item) is int for item in values):
             array = _uint64_list(name, values)  # for integers on both sides of 2^63 NumPy falls back to floats
@@ -275,7 +284,7 @@ def as_floats(
         ...
     ValueError: bandwidth must be more than 0: bandwidth[1] = 0.0
     """
-    array = _as_array(name, values)
+    array = as_array(name, values)
     if array.dtype.kind not in "iuf" and array.size:
         raise TypeError(f"{name} must be real numbers: got {array.dtype} values such as {array.flat[0]!r}")
     array = array.astype(np.float64, copy=False)
@@ -362,7 +371,7 @@ def as_real(name: str, value: object, *, low: float = -np.inf, open_low: bool = 
     >>> as_real("window", 0.5, low=0.0)
     0.5
     """
-    array = as_floats(name, np.asarray(value), low=low, open_low=open_low, finite=finite)
+    array = as_floats(name, as_array(name, value), low=low, open_low=open_low, finite=finite)
     if array.ndim:
         raise TypeError(f"{name} must be one number: got shape {array.shape}")
     return float(array)

@@ -104,3 +104,28 @@ def test_chunks_are_of_a_number_that_memory_holds(num_tokens, chunk):
     with pytest.raises(ValueError, match="chunk_tokens must make 10000000 chunks or fewer of "):
         PREFILL.chunk_seconds(num_tokens, chunk)
     assert len(PREFILL.chunk_seconds(2**62, 2**60)) == 4
+
+
+RAGGED = [[0, 1], [1]]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: kv.TransferEngine([1.0, 1.0]).transfer([1.0], streams=RAGGED), "streams"),
+        (lambda: kv.assigned_timeline([1.0], RAGGED, 2), "streams"),
+        (lambda: kv.max_min_rates(RAGGED, [1.0]), "endpoints"),
+        (lambda: kv.max_min_rates([[0]], [1.0], active=RAGGED), "active"),
+        (lambda: kv.best_group(scheduler((1,), ()), RAGGED, decode_s=1.0), "layer_bytes"),
+        (lambda: kv.Link(1.0, latency_s=RAGGED), "latency_s"),
+        (
+            lambda: kv.schedule_batch(
+                scheduler((1,), ()), "layered", arrival_s=[0.0], piece_bytes=RAGGED, piece_offsets=[0, 1], decode_s=1.0
+            ),
+            "piece_bytes",
+        ),
+    ],
+)
+def test_rows_of_different_lengths_are_refused_by_name(call, name):
+    with pytest.raises(ValueError, match=f"{name} must be an array: its rows have different lengths"):
+        call()

@@ -162,9 +162,9 @@ def schedule_batch(
         raise ValueError(f"name must be one of {', '.join(get_args(ScheduleName))}: got {name!r}")
     check_type("scheduler", scheduler, PDScheduler)
     arrival = as_arrivals(arrival_s)
-    offsets = _as_rows(piece_offsets, piece_bytes, arrival)
     size, prefill = as_amounts("piece_bytes", piece_bytes, low=0.0), as_amounts("prefill_s", prefill_s, low=0.0)
     decode = as_amounts("decode_s", decode_s, low=0.0)
+    offsets = _as_rows(piece_offsets, size, arrival)
     check_items("prefill_s", prefill, size.shape[-1], of="pieces")
     check_items("decode_s", decode, arrival.shape[-1], of="requests")
     check_broadcast(
@@ -237,9 +237,8 @@ def _mix(serial: BatchSchedule, ideal: BatchSchedule, efficiency: Seconds) -> Ba
     return replace(ideal, transfer=replace(ideal.transfer, timeline=timeline, arrive_s=arrive), **between)
 
 
-def _as_rows(piece_offsets: ArrayLike, piece_bytes: ArrayLike, arrival: Seconds) -> Ids:
+def _as_rows(piece_offsets: ArrayLike, size: Seconds, arrival: Seconds) -> Ids:
     """Return the offsets of the requests' pieces, or raise unless every request has one."""
-    size = np.asarray(piece_bytes)
     if size.ndim == 0:
         raise ValueError("piece_bytes must have an axis of pieces: got one number")
     offsets = as_ints("piece_offsets", piece_offsets)

@@ -26,6 +26,7 @@ from kvarray.arrays import (
     Seconds,
     as_amount,
     as_amounts,
+    as_array,
     as_floats,
     as_ids,
     as_int,
@@ -338,8 +339,8 @@ class TransferEngine:
         return size, ready, node
 
     def _as_streams(self, streams: ArrayLike, size: Seconds, ready: Seconds) -> Ids:
-        given = np.asarray(streams)
-        given = as_ids("streams", given.reshape(-1), self.num_streams).reshape(np.shape(streams))
+        raw = as_array("streams", streams)
+        given = as_ids("streams", raw.reshape(-1), self.num_streams).reshape(raw.shape)
         if given.ndim == 0:
             raise ValueError("streams must have an axis of blocks: got one number")
         check_items("streams", given, size.shape[-1], of="blocks")

@@ -156,8 +156,8 @@ def best_group(
     (array([13., 11., 11., 12., 13., 13.]), 2)
     """
     check_type("scheduler", scheduler, PDScheduler)
-    num_layers = np.shape(layer_bytes)[-1] if np.ndim(layer_bytes) else 0
-    tried = np.arange(1, num_layers + 1) if group_layers is None else group_layers
+    layers = np.atleast_1d(as_amounts("layer_bytes", layer_bytes, low=0.0))
+    tried = np.arange(1, layers.shape[-1] + 1) if group_layers is None else group_layers
     size = as_ints("group_layers", tried, low=1)
     runs = [
         scheduler.layered(layer_bytes, decode_s=decode_s, prefill_s=prefill_s, group_layers=int(one)).ttft_s

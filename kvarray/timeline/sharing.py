@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import Flags, Ids, Seconds, as_amounts, as_ints, check_broadcast, check_items
+from kvarray.arrays import Flags, Ids, Seconds, as_amounts, as_array, as_ints, check_broadcast, check_items
 from kvarray.timeline.streams import as_arrivals
 from kvarray.timeline.timeline import Timeline
 
@@ -170,7 +170,7 @@ def max_min_rates(endpoints: ArrayLike, bytes_per_second: ArrayLike, *, active: 
     """
     capacity = _as_capacity(bytes_per_second)
     passes, route = _as_routes(endpoints, capacity.shape[-1])
-    going = np.asarray(active)
+    going = as_array("active", active)
     if going.dtype != np.bool_:
         raise TypeError(f"active must be booleans: got {going.dtype}")
     going = going[None] if going.ndim == 0 else going
@@ -308,7 +308,7 @@ def _as_capacity(bytes_per_second: ArrayLike) -> Seconds:
 
 def _as_routes(endpoints: ArrayLike, num_endpoints: int) -> tuple[Seconds, Ids]:
     """Return the distinct routes, as 0 or 1 for each endpoint they pass, shape [R, E], and the route of each flow."""
-    ids = np.asarray(endpoints)
+    ids = as_array("endpoints", endpoints)
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise ValueError(f"endpoints must be of shape (flows, endpoints of a flow): got {ids.shape}")
     flat = as_ints("endpoints", ids.reshape(-1), low=0, high=num_endpoints)

@@ -8,7 +8,18 @@ once. Jobs are served in array order, whenever they become ready: a late job hol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Ids, Seconds, as_amounts, as_floats, as_ids, as_int, check_broadcast, check_items, refuse
+from kvarray.arrays import (
+    Ids,
+    Seconds,
+    as_amounts,
+    as_array,
+    as_floats,
+    as_ids,
+    as_int,
+    check_broadcast,
+    check_items,
+    refuse,
+)
 from kvarray.timeline.timeline import Timeline
 
 __all__ = [
@@ -158,7 +169,7 @@ def assigned_timeline(work_s: ArrayLike, streams: ArrayLike, num_streams: int, *
     """
     num_streams = as_num_resources("num_streams", num_streams)
     work, ready = _jobs(work_s, ready_s)
-    assigned = np.asarray(streams)
+    assigned = as_array("streams", streams)
     assigned = as_ids("streams", assigned.reshape(-1), num_streams).reshape(assigned.shape)
     shape = check_broadcast("work_s, streams and ready_s", work.shape, assigned.shape, ready.shape)
     start, finish = np.empty(shape), np.empty(shape)
