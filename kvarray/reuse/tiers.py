@@ -207,11 +207,11 @@ class TierFlows:
         if (block_s is None) == (token_s is None):
             raise ValueError("one of block_s and token_s must be given")
         if block_s is not None:
-            saved: Seconds = self.hits.sum(axis=-1) * as_amount("block_s", block_s, low=0.0)
+            saved: Seconds = self.hits.sum(axis=-1).astype(np.float64) * as_amount("block_s", block_s, low=0.0)
         elif self.hit_tokens is None:
             raise ValueError("token_s needs tokens: these blocks have none, give block_s")
         else:
-            saved = self.hit_tokens.sum(axis=-1) * as_amount("token_s", token_s, low=0.0)
+            saved = self.hit_tokens.sum(axis=-1).astype(np.float64) * as_amount("token_s", token_s, low=0.0)
         return saved
 
 
