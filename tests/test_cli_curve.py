@@ -47,7 +47,6 @@ def refuse(capsys, *arguments):
         (["--target", "abc"], "a rate must be a number such as"),
         (["--unit", "request"], "--unit is the unit of --target, --share and --plot"),
         (["--ttl", "10", "--model", "llama-3.1-8b"], "--ttl asks for times, --model for capacities"),
-        (["--plot", ""], "a plot's file must end in one of"),
         (["--memory", "64G"], "a size must have a unit out of"),
         (["--memory", "64GiB"], "give --model, --bytes-per-token or --bytes-per-block"),
         (["--model", "llama-3.1-70"], "did you mean Llama-3.1-70B"),
@@ -105,9 +104,10 @@ def test_without_matplotlib_a_plot_is_one_line(capsys, story, monkeypatch):
     assert "pip install 'kvarray[plot]'" in refuse(capsys, story, "--plot", "x.png")
 
 
-def test_a_plot_of_unknown_kind(capsys, story):
+@pytest.mark.parametrize("name", ["picture.bmpx", "picture", ""])
+def test_a_plot_of_unknown_kind(capsys, story, name):
     pytest.importorskip("matplotlib")
-    assert "a plot's file must end in one of" in refuse(capsys, story, "--plot", "picture.bmpx")
+    assert "a plot's file must end in one of" in refuse(capsys, story, "--plot", name)
 
 
 def test_a_broken_pipe_is_quiet():

@@ -52,11 +52,15 @@ def refuse(capsys, *arguments):
         (["none.jsonl"], "none.jsonl: No such file"),
         (["--block-size", "16"], "--block-size needs a TRACE"),
         (["--json", "--csv"], "not allowed with argument"),
-        (["--plot", "replay.doc"], "must end in one of"),
     ],
 )
 def test_what_it_refuses_is_one_line(capsys, arguments, message):
     assert message in refuse(capsys, *arguments)
+
+
+def test_a_plot_of_unknown_kind(capsys):
+    pytest.importorskip("matplotlib")
+    assert "must end in one of" in refuse(capsys, "--plot", "replay.doc")
 
 
 def test_it_answers_what_the_module_answers(capsys, path):
