@@ -40,7 +40,7 @@ NEVER = 1 << 62
 """Distance of a block that was not used before: beyond every capacity."""
 
 _LONG = 64  # mean blocks a request from which on a loop over requests beats one sort of all references
-_PIECE = 1 << 19  # references in flight in that loop
+_PIECE = 1 << 16  # references in flight in that loop: few enough for the processor to keep at hand
 
 
 @dataclass(frozen=True, eq=False)
