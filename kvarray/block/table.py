@@ -114,7 +114,7 @@ class BlockTable(Sequences):
     allocator : BlockAllocator
         Where blocks come from. Several tables may share one.
     block_size : int
-        T, the tokens of a block.
+        T, the tokens of a block; the slots of the pool must fit 64 bits.
     max_sequences : int
         R, the rows.
     max_blocks : int
@@ -297,6 +297,8 @@ class BlockTable(Sequences):
         check_same_length(handles=rows, num_tokens=counts)
         old = self._num_tokens.take(rows)
         new = old + counts
+        if np.count_nonzero(new < old):  # more than 64 bits, which no pool holds: exact for the refusal
+            new = old.astype(object) + counts
         old_blocks, num_blocks = self._blocks_for(old), self._blocks_for(new)
         self._check_size(num_blocks)
         is_written = (counts > 0) & (old % self._block_size > 0)  # sequences that write to their last block
