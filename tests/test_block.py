@@ -191,6 +191,25 @@ def test_slots_fit_64_bits(num_blocks):
         table_of(num_blocks, block_size=most + 1)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BlockAllocator(3, sink=3), "sink must be a function or None: got 3"),
+        (lambda: BlockAllocator(3, events="yes"), "events must be a bool: got 'yes'"),
+        (
+            lambda: BlockTable(3, block_size=4, max_sequences=1, max_blocks=1),
+            "allocator must be a BlockAllocator: got 3",
+        ),
+        (lambda: table_of(3, recompute_last="no"), "recompute_last must be a bool: got 'no'"),
+        (lambda: TokenTable(3), "table must be a BlockTable: got 3"),
+        (lambda: TokenTable(table_of(3), hasher=3), "hasher must be a function: got 3"),
+    ],
+)
+def test_parts_of_other_types_are_refused(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
 def test_a_capacity_error_says_what_was_asked_and_what_there_was():
     pool = BlockAllocator(3)
     pool.allocate(1)

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import NO_BLOCK, NO_HASH, Hashes, Ids, as_int, as_ints, as_positive_int, check_same_length, refuse
+from kvarray.arrays import (
+    NO_BLOCK,
+    NO_HASH,
+    Hashes,
+    Ids,
+    as_int,
+    as_ints,
+    as_positive_int,
+    check_same_length,
+    check_type,
+    refuse,
+)
 from kvarray.block.allocator import BlockAllocator
 from kvarray.block.pool import refuse_ids
 from kvarray.block.saving import Snapshot, load_snapshot, replace_state, save_snapshot
@@ -60,7 +71,7 @@ class Sequences:
     """
 
     def __init__(self, allocator: BlockAllocator, *, block_size: int, max_sequences: int, max_blocks: int) -> None:
-        self._allocator = allocator
+        self._allocator = check_type("allocator", allocator, BlockAllocator)
         self._pool = allocator.pool
         # All slots fit 64 bits, so a sequence whose length does not is one that the pool cannot hold.
         self._block_size = as_int("block_size", block_size, low=1, high=(2**63 - 1) // allocator.num_blocks)

@@ -27,6 +27,7 @@ from kvarray.arrays import (
     as_ints,
     check_offsets,
     check_same_length,
+    check_type,
     refuse,
 )
 from kvarray.block.admission import Content, Plan, plan_run
@@ -154,7 +155,8 @@ class BlockTable(Sequences):
     ) -> None:
         super().__init__(allocator, block_size=block_size, max_sequences=max_sequences, max_blocks=max_blocks)
         self._watermark = as_int("watermark_blocks", watermark_blocks, low=0)
-        self._uncached = 1 if recompute_last else 0  # last tokens of a prompt that are computed in any case
+        # Last tokens of a prompt that are computed in any case.
+        self._uncached = 1 if check_type("recompute_last", recompute_last, bool) else 0
 
     def stats(self) -> TableStats:
         """Return the counts since the start."""
