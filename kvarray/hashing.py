@@ -287,7 +287,7 @@ def image_block_keys(
     digests = np.array([_digest(_encode(b"image", image, (str, bytes, int))) for image in image_ids], dtype=np.uint64)
     check_same_length(image_ids=digests, rows=rows, starts=starts, lengths=lengths)
     row_lengths = np.diff(offsets)
-    is_outside = starts + lengths > row_lengths[rows]
+    is_outside = starts > row_lengths[rows] - lengths  # a sum could take more than 64 bits
     refuse("starts", "leave room for the image's tokens in its sequence", is_outside, starts)
 
     num_blocks = row_lengths // block_size

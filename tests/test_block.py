@@ -123,10 +123,17 @@ def test_calls_of_a_pool_are_refused(call, error, message):
         (lambda t, a, old: t.append(a, [-1]), ValueError, "num_tokens must be 0 or more"),
         (lambda t, a, old: t.append(a, [15]), OversizeError, "needs 6 blocks"),
         (lambda t, a, old: t.append(a, [2], hashes=[9, 9], hash_offsets=[0, 2]), ValueError, "full and not hashed"),
+        (lambda t, a, old: t.append(a, [2**63 - 1]), OversizeError, "needs 2305843009213693954 blocks: a row has 5"),
+        (lambda t, a, old: t.append(a, [2**63 - 6]), OversizeError, "needs 2305843009213693952 blocks"),
+        (lambda t, a, old: t.append(a, [2**63 - 8]), OversizeError, "needs 2305843009213693952 blocks"),
+        (lambda t, a, old: t.append(a, [2**63 - 1], hashes=[9], hash_offsets=[0, 1]), OversizeError, "a row has 5"),
         (lambda t, a, old: t.fork(np.repeat(a, 3)), CapacityError, "fork 3 sequences: 2 of 3 rows are free"),
         (lambda t, a, old: t.write(a, [6]), ValueError, r"positions must be before the end .* positions\[0\] = 6"),
+        (lambda t, a, old: t.write(a, [2**63 - 1]), ValueError, r"positions must be before the end"),
+        (lambda t, a, old: t.slots(a, [2**63 - 1]), ValueError, r"positions must be before the end"),
         (lambda t, a, old: t.slots(a, [-1]), ValueError, "positions must be 0 or more"),
         (lambda t, a, old: t.truncate(a, [7]), ValueError, "num_tokens must be no more than the sequence has"),
+        (lambda t, a, old: t.truncate(a, [2**63 - 1]), ValueError, "num_tokens must be no more than the sequence has"),
     ],
 )
 def test_calls_of_a_table_are_refused(call, error, message):
@@ -140,6 +147,67 @@ def test_calls_of_a_table_are_refused(call, error, message):
     for was, now in zip(before, (table.snapshot(), table.allocator.snapshot()), strict=True):
         assert all(np.array_equal(was[name], now[name]) for name in was)
     table.check()
+
+
+@pytest.mark.parametrize("num_tokens", [2**63 - 1, 2**63 - 3, 2**63 - 4])
+@pytest.mark.parametrize("block_size", [1, 4, 2**32])
+@pytest.mark.parametrize("ahead", [[], [3]])
+def test_lengths_near_64_bits_are_too_long(num_tokens, block_size, ahead):
+    table = table_of(6, block_size=block_size, max_blocks=5)
+    running = admit(table, 3)
+    before = table.snapshot(), table.allocator.snapshot()
+    needs = {"admit": -(-num_tokens // block_size), "append": -(-(num_tokens + 3) // block_size)}
+    with pytest.raises(OversizeError, match=f"sequence {len(ahead)} of the batch") as admission:
+        table.admit([*ahead, num_tokens])
+    assert (admission.value.requested, admission.value.available) == (needs["admit"], 5)
+    with pytest.raises(OversizeError, match="sequence 0 of the batch") as appending:
+        table.append(running, [num_tokens])
+    assert (appending.value.requested, appending.value.available) == (needs["append"], 5)
+    for was, now in zip(before, (table.snapshot(), table.allocator.snapshot()), strict=True):
+        assert all(np.array_equal(was[name], now[name]) for name in was)
+    table.check()
+
+
+def test_a_batch_with_one_append_near_64_bits_is_too_long():
+    table = table_of(6, max_blocks=5)
+    running = table.admit([3, 3]).handles
+    before = table.snapshot(), table.allocator.snapshot()
+    with pytest.raises(OversizeError, match="sequence 1 of the batch needs 2305843009213693953 blocks"):
+        table.append(running, [1, 2**63 - 1])
+    for was, now in zip(before, (table.snapshot(), table.allocator.snapshot()), strict=True):
+        assert all(np.array_equal(was[name], now[name]) for name in was)
+    table.check()
+
+
+@pytest.mark.parametrize("num_blocks", [1, 3, 4])
+def test_slots_fit_64_bits(num_blocks):
+    most = (2**63 - 1) // num_blocks - 1
+    table = table_of(num_blocks, block_size=most, max_blocks=num_blocks)
+    running = admit(table, most)
+    with pytest.raises(OversizeError):
+        table.append(running, [2**63 - 1])
+    assert table.slots(running, [most - 1]).tolist() == [most - 1]
+    with pytest.raises(ValueError, match=f"block_size must be less than {most + 1}: got"):
+        table_of(num_blocks, block_size=most + 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BlockAllocator(3, sink=3), "sink must be a function or None: got 3"),
+        (lambda: BlockAllocator(3, events="yes"), "events must be a bool: got 'yes'"),
+        (
+            lambda: BlockTable(3, block_size=4, max_sequences=1, max_blocks=1),
+            "allocator must be a BlockAllocator: got 3",
+        ),
+        (lambda: table_of(3, recompute_last="no"), "recompute_last must be a bool: got 'no'"),
+        (lambda: TokenTable(3), "table must be a BlockTable: got 3"),
+        (lambda: TokenTable(table_of(3), hasher=3), "hasher must be a function: got 3"),
+    ],
+)
+def test_parts_of_other_types_are_refused(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
 
 
 def test_a_capacity_error_says_what_was_asked_and_what_there_was():
@@ -760,6 +828,8 @@ def test_what_is_broken_is_named_and_not_taken_over(name, place, value, invarian
     ("name", "place", "value", "invariant"),
     [
         ("num_tokens", 1, 3, "T1"),
+        ("num_tokens", 0, 33, "T1: a row has more tokens than room"),
+        ("num_tokens", 0, 2**63 - 1, "T1: a row has more tokens than room"),
         ("block_ids", (0, 0), 9, "T1"),
         ("block_ids", (0, 0), 3, "T2"),
         ("num_hashed", 0, 2, "T3"),

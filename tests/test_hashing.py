@@ -44,6 +44,9 @@ def test_bad_input(tokens, offsets, options, error, message):
     [
         ({"rows": [1]}, "rows must be less than 1"),
         ({"starts": [7]}, r"starts must leave room .*starts\[0\] = 7"),
+        ({"starts": [2**63 - 1]}, r"starts must leave room .*starts\[0\] = 9223372036854775807"),
+        ({"starts": [3], "lengths": [2**63 - 1]}, r"starts must leave room .*starts\[0\] = 3"),
+        ({"starts": [2**63 - 1], "lengths": [2**63 - 1]}, "starts must leave room"),
         ({"lengths": [-1]}, "lengths must be 0 or more"),
         ({"image_ids": ["a", "b"]}, "must have the same length"),
     ],

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import NO_HASH, Hashes, Ids, as_hashes, as_ids, as_int, as_uint64, check_same_length
+from kvarray.arrays import NO_HASH, Hashes, Ids, as_hashes, as_ids, as_int, as_uint64, check_same_length, check_type
 from kvarray.block.events import BlockEvents, EventLog
 from kvarray.block.pool import BlockPool, Sink, keep_first, refuse_ids
 from kvarray.block.saving import Snapshot, load_snapshot, replace_state, save_snapshot
@@ -131,12 +131,14 @@ class BlockAllocator:
     ) -> None:
         first = _choice("release_order", release_order, ("unhashed_first", "all_to_tail"))
         last = _choice("removed_at", removed_at, ("last_copy", "every_copy"))
+        if sink is not None and not callable(sink):
+            raise TypeError(f"sink must be a function or None: got {sink!r}")
         self._pool = BlockPool(
             as_int("num_blocks", num_blocks, low=1, high=2**29),
             policy=_as_policy(policy),
             unhashed_first=first == "unhashed_first",
             removed_at_last=last == "last_copy",
-            log=EventLog() if events else None,
+            log=EventLog() if check_type("events", events, bool) else None,
             sink=sink,
         )
 

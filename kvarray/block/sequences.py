@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvarray.arrays import NO_BLOCK, NO_HASH, Hashes, Ids, as_int, as_ints, as_positive_int, check_same_length, refuse
+from kvarray.arrays import (
+    NO_BLOCK,
+    NO_HASH,
+    Hashes,
+    Ids,
+    as_int,
+    as_ints,
+    as_positive_int,
+    check_same_length,
+    check_type,
+    refuse,
+)
 from kvarray.block.allocator import BlockAllocator
 from kvarray.block.pool import refuse_ids
 from kvarray.block.saving import Snapshot, load_snapshot, replace_state, save_snapshot
@@ -43,7 +54,7 @@ class Sequences:
     allocator : BlockAllocator
         Where blocks come from.
     block_size : int
-        T, the tokens of a block.
+        T, the tokens of a block; the slots of the pool must fit 64 bits.
     max_sequences : int
         R, the rows.
     max_blocks : int
@@ -60,9 +71,10 @@ class Sequences:
     """
 
     def __init__(self, allocator: BlockAllocator, *, block_size: int, max_sequences: int, max_blocks: int) -> None:
-        self._allocator = allocator
+        self._allocator = check_type("allocator", allocator, BlockAllocator)
         self._pool = allocator.pool
-        self._block_size = as_positive_int("block_size", block_size)
+        # All slots fit 64 bits, so a sequence whose length does not is one that the pool cannot hold.
+        self._block_size = as_int("block_size", block_size, low=1, high=(2**63 - 1) // allocator.num_blocks)
         self._num_rows = as_int("max_sequences", max_sequences, low=1, high=2**_ROW_BITS)
         self._width = as_positive_int("max_blocks", max_blocks)
         self._block_ids = np.full((self._num_rows, self._width), NO_BLOCK, dtype=np.int64)
@@ -191,7 +203,10 @@ class Sequences:
         if (self._num_tokens < 0).any() or self._num_tokens[~is_live].any():
             raise InvariantError("T1: a row has fewer than no tokens, or tokens and no sequence")
         rows = np.flatnonzero(is_live)
-        blocks = self._cells[ranges(rows * self._width, self._blocks_for(self._num_tokens[rows]))]
+        num_blocks = self._blocks_for(self._num_tokens[rows])
+        if (num_blocks > self._width).any():
+            raise InvariantError("T1: a row has more tokens than room for them")
+        blocks = self._cells[ranges(rows * self._width, num_blocks)]
         if len(blocks) and (blocks.min() < 0 or blocks.max() >= self._pool.num_blocks):
             raise InvariantError("T1: a row holds ids that are no blocks")
         places = np.bincount(blocks, minlength=self._pool.num_blocks)
@@ -308,7 +323,7 @@ class Sequences:
 
     def _blocks_for(self, num_tokens: Ids) -> Ids:
         """Return how many blocks hold as many tokens."""
-        return (num_tokens + (self._block_size - 1)) // self._block_size
+        return -(-num_tokens // self._block_size)  # adding T - 1 could take more than 64 bits
 
     def _check_rows(self, count: int, doing: str) -> None:
         """Raise unless there are rows for as many new sequences."""

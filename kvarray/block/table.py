@@ -27,6 +27,7 @@ from kvarray.arrays import (
     as_ints,
     check_offsets,
     check_same_length,
+    check_type,
     refuse,
 )
 from kvarray.block.admission import Content, Plan, plan_run
@@ -114,7 +115,7 @@ class BlockTable(Sequences):
     allocator : BlockAllocator
         Where blocks come from. Several tables may share one.
     block_size : int
-        T, the tokens of a block.
+        T, the tokens of a block; the slots of the pool must fit 64 bits.
     max_sequences : int
         R, the rows.
     max_blocks : int
@@ -154,7 +155,8 @@ class BlockTable(Sequences):
     ) -> None:
         super().__init__(allocator, block_size=block_size, max_sequences=max_sequences, max_blocks=max_blocks)
         self._watermark = as_int("watermark_blocks", watermark_blocks, low=0)
-        self._uncached = 1 if recompute_last else 0  # last tokens of a prompt that are computed in any case
+        # Last tokens of a prompt that are computed in any case.
+        self._uncached = 1 if check_type("recompute_last", recompute_last, bool) else 0
 
     def stats(self) -> TableStats:
         """Return the counts since the start."""
@@ -297,6 +299,8 @@ class BlockTable(Sequences):
         check_same_length(handles=rows, num_tokens=counts)
         old = self._num_tokens.take(rows)
         new = old + counts
+        if np.count_nonzero(new < old):  # more than 64 bits, which no pool holds: exact for the refusal
+            new = old.astype(object) + counts
         old_blocks, num_blocks = self._blocks_for(old), self._blocks_for(new)
         self._check_size(num_blocks)
         is_written = (counts > 0) & (old % self._block_size > 0)  # sequences that write to their last block

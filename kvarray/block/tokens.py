@@ -15,6 +15,7 @@ from kvarray.arrays import (
     as_uint64,
     check_offsets,
     check_same_length,
+    check_type,
 )
 from kvarray.block.sequences import row_of
 from kvarray.block.table import Admission, BlockTable, Copies
@@ -59,8 +60,10 @@ class TokenTable:
     """
 
     def __init__(self, table: BlockTable, *, hasher: Hasher = hash_blocks) -> None:
+        self._table = check_type("table", table, BlockTable)
+        if not callable(hasher):
+            raise TypeError(f"hasher must be a function: got {hasher!r}")
         num_blocks = table.allocator.num_blocks
-        self._table = table
         self._hasher = hasher
         self._tokens = np.zeros((num_blocks, table.block_size), dtype=np.int64)
         self._slots = self._tokens.reshape(-1)
