@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvarray import BlockStateError, CapacityError, InvariantError, RadixTree
+from kvarray import BlockStateError, CapacityError, InvariantError, Lock, RadixTree
 from kvarray.policies import POLICIES, slru, tlru
 from tests.data import data_file, data_files
 from tests.radix_vectors import replay
@@ -523,6 +523,96 @@ def test_a_handle_given_after_a_snapshot_is_refused_after_going_back():
     tree.lock(A)
     with pytest.raises(BlockStateError):
         tree.unlock(late)
+
+
+def test_a_handle_of_another_tree_is_refused():
+    tree, other = RadixTree(100), RadixTree(100)
+    for each in (tree, other):
+        each.insert(A)
+    own, foreign = tree.lock(A), other.lock(A[:3])
+    before = tree.snapshot()
+    for handle in (foreign, Lock(own.serial, own.num_tokens)):
+        with pytest.raises(BlockStateError, match=r"unlock 1: it is not held; .* or of another tree"):
+            tree.unlock(handle)
+    assert same_state(before, tree.snapshot())
+    tree.unlock(own)
+    assert repr(own) == "Lock(serial=1, num_tokens=8)"
+
+
+def test_locks_of_a_snapshot_answer_to_handles_of_its_tree_and_new_ones_do_not():
+    tree, copy = RadixTree(100), RadixTree(100)
+    tree.insert(A)
+    old = tree.lock(A)
+    copy.restore(tree.snapshot())
+    new, foreign = copy.lock(A), tree.lock(A)
+    assert new.serial == foreign.serial
+    with pytest.raises(BlockStateError, match="unlock 2: it is not held"):
+        copy.unlock(foreign)
+    copy.unlock(old)
+    copy.unlock(new)
+    assert (copy.protected_tokens, tree.protected_tokens) == (0, 8)
+
+
+def test_a_batch_that_fails_leaves_handles_as_they_were():
+    tree, other = RadixTree(8), RadixTree(8)
+    for each in (tree, other):
+        each.insert(A[:4])
+    own, foreign = tree.lock(A[:4]), other.lock(A[:4])
+    with pytest.raises(CapacityError):
+        tree.insert_batch([*B[:4], *B], [0, 4, 12])
+    with pytest.raises(BlockStateError):
+        tree.unlock(foreign)
+    tree.unlock(own)
+
+
+DAMAGES = {
+    "a row of no node": ("locks", lambda a: a.__setitem__((0, 1), 77)),
+    "a serial to come": ("locks", lambda a: a.__setitem__((0, 0), 9)),
+    "another count": ("counts", lambda a: a.__setitem__(5, 1)),
+    "a cycle": ("nodes", lambda a: a.__setitem__((0, 1), 1)),
+    "a parent out of range": ("nodes", lambda a: a.__setitem__((0, 1), 10**6)),
+    "an edge before the pool": ("nodes", lambda a: a.__setitem__((1, 1), -3)),
+    "an edge after the pool": ("nodes", lambda a: a.__setitem__((1, 1), 10**6)),
+    "an unknown namespace": ("nodes", lambda a: a.__setitem__((-1, 1), 5)),
+    "columns missing": ("nodes", lambda a: a[:-1]),
+    "too many rows": ("nodes", lambda a: np.hstack([a] * 20)),
+    "one dimension": ("nodes", lambda a: a.ravel()),
+    "numbers with a point": ("nodes", lambda a: a * np.nan),
+    "tokens missing": ("tokens", lambda a: a[:2]),
+    "values missing": ("values", lambda a: a[:2]),
+    "a live row listed as free": ("free_rows", lambda a: np.array([1])),
+    "no clock": ("clock", lambda a: a[:1]),
+    "one count": ("counts", lambda a: a[:1]),
+    "counts of no namespace": ("namespace_counts", lambda a: a[:1]),
+    "a free namespace that is none": ("namespace_free", lambda a: np.array([7])),
+    "pins of one number": ("pins", lambda a: np.arange(3)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_snapshot_changes_nothing(tree, damage, tmp_path):
+    name, change = DAMAGES[damage]
+    snapshot = tree.snapshot()
+    changed = change(snapshot[name])
+    if changed is not None:
+        snapshot[name] = changed
+    tree.insert(B[:4], range(4))
+    before = tree.snapshot()
+    with pytest.raises(ValueError, match="snapshot must be undamaged: "):
+        tree.restore(snapshot)
+    assert same_state(before, tree.snapshot())
+    tree.check()
+    np.savez(tmp_path / "tree.npz", **snapshot)
+    with pytest.raises(ValueError, match="snapshot must be undamaged: "):
+        RadixTree.load(tmp_path / "tree.npz")
+
+
+def test_columns_follow_the_tree_through_a_restore(tree):
+    columns, saved = tree.columns, tree.snapshot()
+    tree.reset()
+    tree.restore(saved)
+    assert columns["edge_length"][:3].tolist() == tree.columns["edge_length"][:3].tolist()
+    assert columns["parent"][1] == tree.columns["parent"][1] >= 0
 
 
 def test_a_drawing_marks_locks_and_stops_when_told():

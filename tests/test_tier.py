@@ -512,6 +512,19 @@ def test_files_that_are_no_cache_are_refused(tmp_path):
         TieredCache.load(tmp_path / "absent.npz")
 
 
+@pytest.mark.parametrize("policy", ["lru", "random", "w_tinylfu"])
+def test_a_file_that_lacks_a_column_is_refused(policy, tmp_path):
+    cache = TieredCache(tiers(2, 2), policy=policy, rng=5 if policy == "random" else None)
+    cache.access([1, 2, 3])
+    cache.save(tmp_path / "whole.npz")
+    with np.load(tmp_path / "whole.npz") as file:
+        columns = dict(file)
+    for name in columns.keys() - {"settings"}:
+        np.savez(tmp_path / "part.npz", **{other: column for other, column in columns.items() if other != name})
+        with pytest.raises(ValueError, match=rf"part.npz must be whole: it lacks {name}$"):
+            TieredCache.load(tmp_path / "part.npz")
+
+
 # ---- properties -----------------------------------------------------------------------------------------------------
 
 PATHS = st.lists(st.lists(st.integers(0, 9), max_size=8, unique=True), max_size=20)

@@ -23,6 +23,8 @@ TRACE = Trace([1, 2, 3, 1, 2, 4, 1, 2, 3], [0, 3, 6, 9], block_size=16)
     [
         (4, ValueError, "sizes must have the capacity of each tier along the last axis: got one number"),
         ([4, 0], ValueError, r"sizes must be 1 or more: sizes\[1\] = 0"),
+        ([], ValueError, r"sizes must have one tier or more along the last axis: got shape \(0,\)"),
+        ([[], []], ValueError, r"sizes must have one tier or more along the last axis: got shape \(2, 0\)"),
         ([[4, 4], [2, -1]], ValueError, r"sizes must be 1 or more: sizes\[1, 1\] = -1"),
         ([4.5, 1], TypeError, "sizes must be integers: got float64"),
         (

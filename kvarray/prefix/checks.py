@@ -56,10 +56,13 @@ def check_nodes(nodes: Nodes) -> None:
             f"R5: children of the root by namespace are {dict(tops)}, known are {nodes.namespaces.ids}"
         )
 
+    if not nodes.namespaces.is_whole():
+        raise InvariantError(f"R5: ids of namespaces are not each taken or free; taken are {nodes.namespaces.ids}")
+
     order = np.argsort(starts)
     ends = (starts + length)[order]
-    if len(rows) and (ends[-1] > nodes.pool_end or (ends[:-1] > starts[order][1:]).any()):
-        raise InvariantError(f"R8: edges overlap, or end after the pool's end at {nodes.pool_end}")
+    if len(rows) and (starts.min() < 0 or ends[-1] > nodes.pool_end or (ends[:-1] > starts[order][1:]).any()):
+        raise InvariantError(f"R8: edges overlap, or lie outside the pool, which ends at {nodes.pool_end}")
     if nodes.pool_end > 2 * nodes.capacity:
         raise InvariantError(f"R8: the pool ends at {nodes.pool_end}, above twice the capacity, {nodes.capacity}")
     if sorted(nodes.free_rows) != np.flatnonzero(~is_live).tolist():

@@ -57,6 +57,7 @@ class Engine:
         self.recorder = Recorder() if record_events else None
         self.tick = 0
         self.serial = 0  # of the latest lock
+        self.identity = object()  # goes with each lock, so that those of other trees are known
         self._empty()
 
     def _empty(self) -> None:
@@ -64,6 +65,7 @@ class Engine:
         self.cached = 0
         self.protected = 0
         self.locks: dict[int, int] = {}  # serial -> node at the end of the path
+        self.adopted: frozenset[int] = frozenset()  # locks that came with a snapshot, of whichever tree
         self.pins: list[tuple[int, int]] = []  # heap of (last tick, serial); some may have been unlocked
         self.counts = dict.fromkeys(COUNTS, 0)
 
@@ -207,7 +209,11 @@ class Engine:
         self.candidates.withdraw(end)
         self.serial += 1
         self.locks[self.serial] = end
-        return Lock(self.serial, found.num_tokens)
+        return Lock(self.serial, found.num_tokens, self.identity)
+
+    def holds(self, lock: Lock) -> bool:
+        """Return whether a lock is held, and was given by this tree or came with a snapshot."""
+        return lock.serial in self.locks and (lock.tree is self.identity or lock.serial in self.adopted)
 
     def unlock(self, serial: int) -> None:
         """Drop a lock that is held."""

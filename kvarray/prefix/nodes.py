@@ -103,6 +103,11 @@ class Namespaces:
             self._names[number] = None
             self._free.append(number)
 
+    def is_whole(self) -> bool:
+        """Return whether each id is either taken or listed once as free, and those that are free count nothing."""
+        numbers = sorted([*self.ids.values(), *self._free])
+        return numbers == list(range(len(self._counts))) and not any(self._counts[number] for number in self._free)
+
     def arrays(self) -> dict[str, Any]:
         """Return the state as arrays, for `restore`."""
         return {

@@ -1,6 +1,6 @@
 """What the operations of a tree return: columns, numbers and handles."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kvarray.arrays import Ids
@@ -94,10 +94,13 @@ class Lock:
         Number of the lock; never given twice by a tree.
     num_tokens : int
         Tokens of the path.
+    tree : object, optional
+        Token of the tree that gave it. One without, written again from its numbers, fits only a tree that was loaded.
     """
 
     serial: int
     num_tokens: int
+    tree: object = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,20 @@ _NAMES = (
     "values",
     "values_per",
 )
+_INTEGERS = (
+    "capacity",
+    "clock",
+    "counts",
+    "free_rows",
+    "locks",
+    "namespace_counts",
+    "namespace_free",
+    "nodes",
+    "page_size",
+    "pins",
+    "tokens",
+    "values",
+)
 
 
 def state_arrays(engine: Engine) -> dict[str, Any]:
@@ -60,6 +74,10 @@ def check_snapshot(snapshot: Mapping[str, Any], engine: Engine | None = None) ->
     missing = [name for name in _NAMES if name not in snapshot]
     if missing:
         raise ValueError(f"snapshot must be whole: it lacks {', '.join(missing)}")
+    kinds = {name: np.asarray(snapshot[name]).dtype.kind for name in _INTEGERS}
+    wrong = [name for name, kind in kinds.items() if kind != "i"]
+    if wrong:
+        raise ValueError(f"snapshot must be undamaged: no integers are {', '.join(wrong)}")
     if engine is None:
         return
     wanted = {"page_size": engine.nodes.page_size, "values_per": engine.values_per}
@@ -76,14 +94,20 @@ def check_snapshot(snapshot: Mapping[str, Any], engine: Engine | None = None) ->
 def load_state(engine: Engine, arrays: Mapping[str, Any]) -> None:
     """Return to a state; serials of locks go on from the later one, so that none is ever given twice."""
     nodes = engine.nodes
+    num_values = len(arrays["tokens"]) // nodes.value_size if nodes.value_size else 0
+    if len(arrays["values"]) != num_values:
+        raise ValueError(f"R8: {len(arrays['values'])} values go with the tokens of the pool, not {num_values}")
     nodes.load(dict(arrays))
     tick, serial = arrays["clock"].tolist()
+    locks = dict(arrays["locks"].tolist())
+    if max(locks, default=0) > serial:
+        raise ValueError(f"R6: lock {max(locks)} is held, the latest given is {serial}")
     *counts, nodes.num_compactions = arrays["counts"].tolist()
     engine.tick = tick
     engine.serial = max(serial, engine.serial)
     engine.counts = dict(zip(COUNTS, counts, strict=True))
-    engine.locks = dict(arrays["locks"].tolist())
-    engine.pins = [(until, serial) for until, serial in arrays["pins"].tolist()]
+    engine.locks = locks
+    engine.pins = [(until, serial) for until, serial in sorted(arrays["pins"].tolist())]
     live = nodes.live()
     lengths = nodes.columns["edge_length"][live]
     engine.cached = int(lengths.sum())

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvarray.arrays import Ids, as_int, as_ints, as_positive_int
-from kvarray.errors import BlockStateError
+from kvarray.errors import BlockStateError, InvariantError
 from kvarray.policies import POLICIES, Policy
 from kvarray.prefix.batch import Prompts, all_or_none, use_rows, values_of_rows
 from kvarray.prefix.engine import Engine
@@ -451,13 +451,15 @@ class RadixTree(TreeView):
         TypeError
             If it is not a handle.
         BlockStateError
-            If the handle is not held: unlocked or expired already, or from before a reset.
+            If the handle is not held: unlocked or expired already, from before a reset, or of another tree. Locks
+            that came with `restore` or `load` answer to the handles of the tree that was saved as well.
         """
         if not isinstance(lock, Lock):
             raise TypeError(f"lock must be what lock() or pin() returned: got {lock!r}")
-        if lock.serial not in self._engine.locks:
+        if not self._engine.holds(lock):
             raise BlockStateError(
-                f"unlock {lock.serial}: it is not held; it was unlocked or expired, or is from before a reset",
+                f"unlock {lock.serial}: it is not held; it was unlocked or expired, or is from before a reset"
+                " or of another tree",
                 ids=[lock.serial],
             )
         self._engine.unlock(lock.serial)
@@ -557,10 +559,17 @@ class RadixTree(TreeView):
         Raises
         ------
         ValueError
-            If it is no snapshot, or of a tree with another page size or values, or of more tokens than fit.
+            If it is no snapshot, or of a tree with another page size or values, or of more tokens than fit, or
+            damaged. The tree stays as it was.
+
+        Notes
+        -----
+        O(capacity): a tree is made aside of it and checked first.
         """
         check_snapshot(snapshot, self._engine)
-        load_state(self._engine, snapshot)
+        self._empty_one_alike()._fill(snapshot)
+
+        self._fill(snapshot)
         if self._engine.recorder:
             self._engine.recorder.replaced(self.tick, self._engine.nodes)
 
@@ -578,7 +587,7 @@ class RadixTree(TreeView):
         Raises
         ------
         ValueError
-            If the file is not of a tree, or its policy has no name and none is given.
+            If the file is not of a tree or is damaged, or its policy has no name and none is given.
         """
         with np.load(path) as file:
             snapshot = dict(file)
@@ -589,8 +598,30 @@ class RadixTree(TreeView):
             raise ValueError("policy must be given: the tree was saved with a function that has no name in POLICIES")
         options = {name: str(snapshot[name]) for name in ("granularity", "refresh", "count_uses", "values_per")}
         tree = cls(capacity, page_size=page_size, policy=policy, **options)  # type: ignore[arg-type]
-        load_state(tree._engine, snapshot)
+        tree._fill(snapshot)
         return tree
+
+    def _empty_one_alike(self) -> "RadixTree":
+        """Return an empty tree that is made like this one."""
+        engine = self._engine
+        return RadixTree(
+            engine.nodes.capacity,
+            page_size=engine.nodes.page_size,
+            policy=engine.candidates.policy,
+            granularity=engine.granularity,  # type: ignore[arg-type]
+            refresh=engine.refresh,  # type: ignore[arg-type]
+            count_uses=engine.count_uses,  # type: ignore[arg-type]
+            values_per=engine.values_per,  # type: ignore[arg-type]
+        )
+
+    def _fill(self, snapshot: Mapping[str, Any]) -> None:
+        """Go to the state of a snapshot, or raise where that is damaged, which leaves the tree half filled."""
+        try:
+            load_state(self._engine, snapshot)
+            self.check()
+        except (ArithmeticError, AttributeError, InvariantError, LookupError, TypeError, ValueError) as error:
+            raise ValueError(f"snapshot must be undamaged: {error}") from error
+        self._engine.adopted = frozenset(self._engine.locks)
 
     def _check_prompts(
         self,

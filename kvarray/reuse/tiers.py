@@ -303,6 +303,8 @@ class TierCurve:
         array = np.asarray(sizes)
         if array.ndim == 0:
             raise ValueError("sizes must have the capacity of each tier along the last axis: got one number")
+        if array.shape[-1] == 0:
+            raise ValueError(f"sizes must have one tier or more along the last axis: got shape {array.shape}")
         array = as_ints("sizes", array.ravel()).reshape(array.shape)
         refuse("sizes", "be 1 or more", array < 1, array)
         if self.write_mode == "write_through" and not self._smaller_below:
@@ -331,7 +333,7 @@ class TierCurve:
         Raises
         ------
         TypeError, ValueError
-            If a capacity is no integer or less than 1.
+            If a capacity is no integer or less than 1, or there is no tier.
 
         Notes
         -----
@@ -386,7 +388,7 @@ class TierCurve:
         Raises
         ------
         TypeError, ValueError
-            If a capacity is no integer or less than 1, or there is more than one configuration.
+            If a capacity is no integer or less than 1, there is no tier, or there is more than one configuration.
 
         Notes
         -----

@@ -577,7 +577,7 @@ class TieredCache:
         Raises
         ------
         OSError, ValueError
-            If the file is not there or is no such file.
+            If the file is not there, is no such file, or lacks a column.
         """
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -586,6 +586,9 @@ class TieredCache:
             raise ValueError(f"{path} must be a file that TieredCache.save wrote") from None
         tiers, settings = unpack_settings(columns)
         cache = cls(tiers, rng=0 if settings["policy"] == "random" else None, **settings)
+        missing = [name for name in cache.snapshot() if name not in columns]
+        if missing:
+            raise ValueError(f"{path} must be whole: it lacks {', '.join(missing)}")
         cache._pins, cache._leases = restore(cache._cascade, columns)
         return cache
 
