@@ -17,6 +17,7 @@ from kvarray.cli import sweep as command
 from kvarray.grid.rows import part_columns
 from kvarray.plot import page as page_module
 from kvarray.plot import sweep_page
+from tests.command import refuse
 from tests.data import data_file
 
 TOML = """
@@ -254,3 +255,14 @@ def test_the_conversation_trace_in_one_command(capsys, tmp_path):
     assert by_size == sorted(by_size)  # more of a tier never lowers LRU hits
     for slow, fast in zip(rows[::2], rows[1::2], strict=True):
         assert fast["mean_ttft_s"] <= slow["mean_ttft_s"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--vary", "replicas=1,2", "--vary", "replicas=3"], "--vary must name each axis once: got replicas again"),
+        (["--vary", "replicas=1,2", "--top", "0"], "a number of rows must be 1 or more"),
+    ],
+)
+def test_flags_that_would_be_lost(capsys, flags, message):
+    assert message in refuse(capsys, "sweep", "--tier", "gpu=5GiB", *flags)

@@ -2,7 +2,19 @@
 
 import pytest
 
-from kvarray import GPUS, LINKS, PREFILL_TIMES, DecodeTime, Deployment, Link, ModelSpec, PrefillTime
+from kvarray import (
+    GPUS,
+    LINKS,
+    PREFILL_TIMES,
+    DecodeTime,
+    Deployment,
+    Link,
+    ModelSpec,
+    PrefillTime,
+    TierSpec,
+    Trace,
+    replay,
+)
 from kvarray.deploy.hardware import KERNEL_SHARE, model_times, named_parameters
 from kvarray.units import parse_seconds
 
@@ -197,3 +209,28 @@ def test_times_of_a_model_follow_from_its_shape():
     operations = 4 * 64  # of a pair of tokens
     assert sliding.per_token_s * GPUS["h100"].flops_per_second == pytest.approx(2.0 + operations * 100)
     assert sliding.per_pair_s * GPUS["h100"].flops_per_second == pytest.approx(operations / 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"replicas": 10**9}, ValueError, "replicas must be less than 65537: got 1000000000"),
+        ({"policy": 3}, TypeError, "policy must be a name or a key function: got 3"),
+        ({"policy": True}, TypeError, "policy must be a name or a key function: got True"),
+    ],
+)
+def test_fields_beyond_reason(fields, error, message):
+    given = {"bytes_per_token": 1, "prefill": PrefillTime(0.0, 1.0, 0.0), **fields}
+    with pytest.raises(error, match=message):
+        Deployment((TierSpec("gpu", blocks=8),), **given)
+
+
+def test_arguments_of_replay():
+    deployment = Deployment((TierSpec("gpu", blocks=8),), bytes_per_token=1, prefill=PrefillTime(0.0, 1.0, 0.0))
+    trace = Trace([1, 2], [0, 1, 2], block_size=4, arrival_s=[0.0, 1.0])
+    with pytest.raises(TypeError, match="trace must be a Trace: got None"):
+        replay(None, deployment)
+    with pytest.raises(TypeError, match=r"deployment must be a Deployment: got \{\}"):
+        replay(trace, {})
+    with pytest.raises(ValueError, match="rate_scale must be 1e-60 or more: got 1e-320"):
+        replay(trace, deployment, rate_scale=1e-320)

@@ -423,3 +423,11 @@ def test_a_dask_cluster():
     alone = sweep(trace, grid)
     for name in alone.columns:
         assert result[name].tobytes() == alone[name].tobytes()
+
+
+def test_long_axes_are_read_in_one_pass_and_longer_ones_refused():
+    assert len(read_axis("cpu.capacity", "1GiB:1TiB:20000").values) == 20_000
+    with pytest.raises(ValueError, match="a ladder must have 1,000,000 values or fewer"):
+        read_axis("cpu.capacity", "1GiB:1TiB:99999999")
+    with pytest.raises(ValueError, match="must have each value once: got 4 again"):
+        read_axis("replicas", [4, 2, 4])

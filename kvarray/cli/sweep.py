@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kvarray.arrays import as_positive_int
 from kvarray.cli.arguments import add_output_flags, add_trace_arguments, flag_type, load_trace
 from kvarray.cli.output import print_csv, print_json, print_table, progress_bar
 from kvarray.cli.replay import add_deployment_flags, read_flags
@@ -69,7 +70,7 @@ def add_parser(subparsers: Any) -> None:
     shown.add_argument("--at-most", action="append", default=[], metavar="COLUMN=X", help="only such combinations")
     shown.add_argument("--at-least", action="append", default=[], metavar="COLUMN=X", help="only such combinations")
     shown.add_argument("--sort", metavar="COLUMN", help="smallest first; with - before it, largest first")
-    shown.add_argument("--top", type=flag_type(parse_count), default=20, metavar="N", help="rows of the table; 20")
+    shown.add_argument("--top", type=flag_type(_positive), default=20, metavar="N", help="rows of the table; 20")
     add_deployment_flags(parser)
     add_output_flags(parser)
     parser.add_argument("--plot", metavar="FILE", help="draw the first axes (png, svg, pdf)")
@@ -106,11 +107,19 @@ def run(args: argparse.Namespace) -> None:
         _print_text(args, trace, result, rows)
 
 
+def _positive(text: str) -> int:
+    return as_positive_int("a number of rows", parse_count(text))
+
+
 def _grid(args: argparse.Namespace) -> Grid:
     """Return the grid of file and flags; of sizes of the lower tiers, where neither says what varies."""
     fields = read_flags(args)
     axes = dict(fields.pop("grid", None) or {})
-    axes |= dict(_pair("--vary", text) for text in args.vary)
+    varied = [_pair("--vary", text) for text in args.vary]
+    for place, (name, _) in enumerate(varied):
+        if name in dict(varied[:place]):
+            raise ValueError(f"--vary must name each axis once: got {name} again")
+    axes |= dict(varied)
     if not axes:
         axes = dict(_ladder(fields))
     if args.rate_scale != 1.0:

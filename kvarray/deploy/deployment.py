@@ -25,6 +25,7 @@ __all__ = ["ROUTINGS", "Deployment", "Separation"]
 ROUTINGS = ("round_robin", "session", "prefix_hash", "least_loaded", "prefix_aware")
 """How a request finds its replica; the last two look at the state of all replicas."""
 
+_MOST_REPLICAS = 65_536
 _NO_DECODE = DecodeTime(0.0, 0.0, 0.0)
 
 
@@ -177,12 +178,15 @@ class Deployment:
             raise TypeError(f"separation must be a Separation: got {self.separation!r}")
         if isinstance(self.policy, str):
             _check_word("policy", self.policy, tuple(ORDERS))
+        elif not callable(self.policy):
+            raise TypeError(f"policy must be a name or a key function: got {self.policy!r}")
         _check_word("write_mode", self.write_mode, WRITE_MODES)
         _check_word("routing", self.routing, ROUTINGS)
         _check_word("unit", self.unit, UNITS)
-        for field in ("block_size", "write_at", "promote_at", "replicas", "prefix_blocks"):
+        for field in ("block_size", "write_at", "promote_at", "prefix_blocks"):
             if getattr(self, field) is not None:
                 as_positive_int(field, getattr(self, field))
+        as_int("replicas", self.replicas, low=1, high=_MOST_REPLICAS + 1)
         for field in ("min_load_tokens", "min_prefill_tokens", "seed"):
             if getattr(self, field) is not None:
                 as_int(field, getattr(self, field), low=0)

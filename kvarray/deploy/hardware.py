@@ -93,6 +93,8 @@ def model_times(
     """
     parameters = as_real("parameters", parameters, low=0.0, open_low=True)
     share = as_real("kernel_share", kernel_share, low=0.0, open_low=True)
+    if share > 1.0:
+        raise ValueError(f"kernel_share must be at most 1, all of the GPUs' peak: got {share:g}")
     group = Gpu(
         gpu.flops_per_second * as_positive_int("num_gpus", num_gpus), gpu.bytes_per_second * num_gpus, gpu.source
     )

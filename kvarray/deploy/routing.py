@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvarray.arrays import Flags, Hashes, Ids, Seconds, as_floats, as_real, check_broadcast
+from kvarray.arrays import Flags, Hashes, Ids, Seconds, as_amount, as_floats, as_real, check_broadcast, check_type
 from kvarray.deploy.caches import Caches
 from kvarray.deploy.deployment import Deployment
 from kvarray.deploy.servers import Server
@@ -175,8 +175,10 @@ def route(trace: Trace, deployment: Deployment, *, rate_scale: float = 1.0) -> R
     >>> route(trace, deployment).replica
     array([0, 1, 0])
     """
+    check_type("trace", trace, Trace)
+    check_type("deployment", deployment, Deployment)
     source = trace
-    scale = as_real("rate_scale", rate_scale, low=0.0, open_low=True)
+    scale = as_amount("rate_scale", rate_scale, low=0.0, open_low=True)
     if deployment.block_size is not None and deployment.block_size != trace.block_size:
         trace = trace.reblock(deployment.block_size)
     if not trace.has_blocks:

@@ -18,7 +18,7 @@ a key of a deployment   what `kvarray.Deployment` takes there, or what its TOML 
 Values are a list, or a ladder: ``"64GiB:1TiB:5"`` is five values from the first to the last in equal ratios.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,9 @@ __all__ = ["TIER_FIELDS", "Axis", "check_key", "read_axis", "read_values"]
 
 TIER_FIELDS = ("capacity", "blocks", "bandwidth", "link", "admission", "min_tokens")
 """What can vary of a tier."""
+
+_MOST = 1_000_000
+"""Values of the longest ladder: as many as a sweep has combinations, where its limit is not raised."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +108,12 @@ def read_axis(name: str, values: Any) -> Axis:
     parse = _PARSERS.get(name if name == "rate_scale" else name.rpartition(".")[2] if "." in name else "")
     if parse is not None:
         given = [_parsed(name, parse, value) for value in given]
-    twice = next((value for place, value in enumerate(given) if any(value == other for other in given[:place])), None)
-    if twice is not None:
-        raise ValueError(f"axis {name!r} must have each value once: got {twice!r} again")
+    seen: set[Any] = set()
+    for value in given:
+        key = _frozen(value)
+        if key in seen:
+            raise ValueError(f"axis {name!r} must have each value once: got {value!r} again")
+        seen.add(key)
     return Axis(name, tuple(given))
 
 
@@ -132,6 +138,15 @@ def read_values(name: str, values: Any) -> list[Any]:
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
         return [values]
     return list(values)
+
+
+def _frozen(value: Any) -> Any:
+    """Return what stands for a value in a set: values that are equal give the same."""
+    if isinstance(value, Mapping):
+        return frozenset((name, _frozen(item)) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item) for item in value)
+    return value if isinstance(value, Hashable) else repr(value)
 
 
 def _plain(item: str) -> Any:
@@ -159,6 +174,8 @@ def _ladder(name: str, text: str) -> list[Any]:
         raise ValueError(f"axis {name!r}: a ladder must be LOW:HIGH:COUNT: {error}") from None
     if not 0 < first < last or steps < 2:
         raise ValueError(f"axis {name!r}: a ladder must rise from above 0 in 2 values or more: got {text!r}")
+    if steps > _MOST:  # a number is soon typed, and values take memory
+        raise ValueError(f"axis {name!r}: a ladder must have {_MOST:,} values or fewer: got {text!r}")
     values = [first * (last / first) ** (step / (steps - 1)) for step in range(steps)]
     if isinstance(first, int):
         values = list(dict.fromkeys(round(value) for value in values))

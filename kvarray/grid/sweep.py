@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvarray.arrays import as_int, as_positive_int
+from kvarray.arrays import as_int, as_positive_int, check_type
 from kvarray.errors import KVArrayError, SweepError
 from kvarray.grid.columns import Columns
 from kvarray.grid.draws import Draws
@@ -92,6 +92,7 @@ def sweep(
     >>> result["hit_tokens"], result["mean_ttft_s"].round(3)
     (array([16, 16, 48, 48]), array([43.   , 42.75 , 33.333, 32.583]))
     """
+    check_type("trace", trace, Trace)
     if not isinstance(grid, Grid):
         raise TypeError(f"grid must be a Grid: got {type(grid).__name__}")
     grid.check_size(limit)
