@@ -234,3 +234,10 @@ def test_arguments_of_replay():
         replay(trace, {})
     with pytest.raises(ValueError, match="rate_scale must be 1e-60 or more: got 1e-320"):
         replay(trace, deployment, rate_scale=1e-320)
+
+
+def test_bytes_of_a_trace_that_fit_no_total():
+    deployment = Deployment((TierSpec("gpu", blocks=8),), bytes_per_token=2**58, prefill=PrefillTime(0.0, 1.0, 0.0))
+    assert replay(Trace([1], [0, 1], block_size=4), deployment).tier_hit_tokens.tolist() == [0]
+    with pytest.raises(ValueError, match=r"bytes_per_token must be small enough .* for 6 blocks of 4 tokens"):
+        replay(Trace([1, 2, 3, 1, 2, 3], [0, 3, 6], block_size=4), deployment)

@@ -247,8 +247,14 @@ def prefix_aware_costs(
 
 
 def check_fit(trace: Trace, deployment: Deployment) -> None:
-    """Refuse a trace whose largest request does not fit the first tier of a replica."""
+    """Refuse a trace whose largest request does not fit the first tier of a replica, or whose bytes fit no total."""
     assert trace.block_size is not None  # the trace has block ids
+    moves = trace.num_blocks * (len(deployment.tiers) + 1)  # a reference crosses each link once, if at all
+    if moves * trace.block_size * deployment.bytes_per_token >= 2**63:
+        raise ValueError(
+            "bytes_per_token must be small enough for the bytes of all blocks moved to fit 64 bits: "
+            f"got {deployment.bytes_per_token} for {trace.num_blocks} blocks of {trace.block_size} tokens"
+        )
     room = int(deployment.tier_blocks(trace.block_size)[0])
     if deployment.allow_oversize or not trace.num_requests:
         return
